@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var (
@@ -61,13 +63,8 @@ func TestThroughput(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(answer))
 	defer upstream.Close()
 	script := t.TempDir()
-	if err := os.WriteFile(filepath.Join(script, "index.php"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	responder, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(script, "index.php"), nil, 0o600))
+	responder := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer responder.Close()
 	go func() { _ = fcgi.Serve(responder, http.HandlerFunc(answer)) }()
 	sites := map[string]string{
@@ -200,17 +197,11 @@ http {
 }`, dir, ports[3], ports[0], ports[1], ports[2])
 	for name, text := range map[string]string{"nginx.conf": config, "www/index.html": "ok"} {
 		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		check.OK(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	server := exec.Command(nginx, "-c", filepath.Join(dir, "nginx.conf"), "-p", dir)
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, server.Start())
 	defer func() {
 		_ = server.Process.Kill()
 		_ = server.Wait()
@@ -239,9 +230,8 @@ func buildCaddy(t *testing.T, dir string) string {
 	t.Helper()
 	binary := filepath.Join(dir, "caddy")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-w -s", "-tags", "nobadger,nomysql,nopgx", "-o", binary, "./caddy")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building caddy: %v\n%s", err, out)
-	}
+	out, err := build.CombinedOutput()
+	check.Assume(t, err == nil, "building caddy: %v\n%s", err, out)
 	return binary
 }
 
@@ -251,20 +241,13 @@ func startCaddy(t *testing.T, caddyfile string, ports []int) *os.Process {
 	t.Helper()
 	dir := t.TempDir()
 	binary, config := buildCaddy(t, dir), filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(config, []byte(caddyfile), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(config, []byte(caddyfile), 0o600))
+	log := check.Must(os.Create(filepath.Join(dir, "log")))(t)
 	defer log.Close()
 	caddy := exec.Command(binary, "run", "--config", config, "--adapter", "caddyfile")
 	caddy.Env = append(os.Environ(), "GOMAXPROCS=1", "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	caddy.Stdout, caddy.Stderr = log, log
-	if err := caddy.Start(); err != nil {
-		t.Fatalf("starting caddy: %v", err)
-	}
+	check.OK(t, caddy.Start(), "starting caddy")
 	t.Cleanup(func() {
 		_ = caddy.Process.Kill()
 		_ = caddy.Wait()
@@ -279,9 +262,7 @@ func startCaddy(t *testing.T, caddyfile string, ports []int) *os.Process {
 func processorTime(t *testing.T, p *os.Process) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
-	if err != nil {
-		t.Fatalf("reading caddy's processor time, which needs Linux: %v", err)
-	}
+	check.OK(t, err, "reading caddy's processor time, which needs Linux")
 	// utime and stime are fields 14 and 15, in hundredths of a second (proc(5)).
 	// The name before them may contain spaces.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
@@ -309,10 +290,7 @@ func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports := make([]int, n)
 	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer listener.Close() // after the last, so that no port is given twice
 		ports[i] = listener.Addr().(*net.TCPAddr).Port
 	}
@@ -332,9 +310,7 @@ func (l load) on(t *testing.T, caddy *os.Process, port int) func() float64 {
 	args := []string{"--threads", "1", "--connections", strconv.Itoa(connections), "--duration", slice.String()}
 	if l.keys > 0 {
 		script := filepath.Join(t.TempDir(), "keys.lua")
-		if err := os.WriteFile(script, fmt.Appendf(nil, keysScript, l.keys), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(script, fmt.Appendf(nil, keysScript, l.keys), 0o600))
 		args = append(args, "--script", script)
 	}
 	args = append(args, fmt.Sprintf("http://127.0.0.1:%d/", port))
@@ -342,9 +318,7 @@ func (l load) on(t *testing.T, caddy *os.Process, port int) func() float64 {
 		before := processorTime(t, caddy)
 		out, err := exec.Command("wrk", args...).CombinedOutput()
 		answers, refused := number(wrkTotal, out), number(wrkErrors, out)
-		if err != nil || answers == 0 {
-			t.Fatalf("running wrk: %v\n%s", err, out)
-		}
+		check.Assume(t, err == nil && answers != 0, "running wrk: %v\n%s", err, out)
 		used := processorTime(t, caddy) - before
 		if l.refused && refused < answers-1 || !l.refused && refused > 0 {
 			t.Fatalf("got %v of %v requests refused; want all but the first: %v", refused, answers, l.refused)

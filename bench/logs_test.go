@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // logLines is how many lines the logs have that are read.
@@ -119,18 +121,13 @@ func writeLogs(t *testing.T, combined, json string) {
 			float64(at.UnixMicro())/1e6, addr, path, agent, random.Float64()/4)
 	}
 	for _, w := range []*bufio.Writer{a, b} {
-		if err := w.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, w.Flush())
 	}
 }
 
 func createLog(t *testing.T, name string) *bufio.Writer {
 	t.Helper()
-	file, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := check.Must(os.Create(name))(t)
 	t.Cleanup(func() { file.Close() })
 	return bufio.NewWriterSize(file, 1<<20)
 }

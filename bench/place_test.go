@@ -18,6 +18,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/sys/unix"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var (
@@ -112,9 +114,7 @@ func place(t *testing.T, wrk []string) placement {
 	placeRun.Store(run)
 	defer placeRun.Store(nil)
 	load := exec.Command(wrk[0], wrk[1:]...)
-	if err := load.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, load.Start())
 	defer func() {
 		_ = load.Process.Kill()
 		_ = load.Wait()
@@ -218,10 +218,7 @@ func TestInPlace(t *testing.T) {
 			&placedSite{log: true, limiter: "rate_limit {\n" + theirs("logged", "{remote_host}", false) + "}"},
 		},
 	}
-	wanted, err := regexp.Compile(*placed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wanted := check.Must(regexp.Compile(*placed))(t)
 	var sites []*placedSite
 	for _, row := range rows {
 		for _, site := range []*placedSite{row.none, row.ours, row.theirs} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -32,15 +33,9 @@ func upserts(t *testing.T, server *servertest.Postgres, connections int, kind st
 	table := fmt.Sprint("upserts_", connections, kind)
 	server.Exec(t, "CREATE "+kind+" TABLE "+table+
 		" (key text PRIMARY KEY, level float8 NOT NULL, at timestamptz NOT NULL) WITH (fillfactor = 50)")
-	config, err := pgxpool.ParseConfig(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := check.Must(pgxpool.ParseConfig(server.URL()))(t)
 	config.MaxConns = int32(connections)
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := check.Must(pgxpool.NewWithConfig(context.Background(), config))(t)
 	t.Cleanup(pool.Close)
 	sql := "INSERT INTO " + table + ` AS bucket VALUES ($1, 1, clock_timestamp())
 		ON CONFLICT (key) DO UPDATE SET at = clock_timestamp(),
@@ -54,10 +49,7 @@ func upserts(t *testing.T, server *servertest.Postgres, connections int, kind st
 
 func openPgstore(t *testing.T, server *servertest.Postgres, logged bool) sharedLimiter {
 	t.Helper()
-	s, err := pgstore.Open(server.URL(), pgstore.Options{Table: fmt.Sprint("logged_", logged), Logged: logged})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(pgstore.Open(server.URL(), pgstore.Options{Table: fmt.Sprint("logged_", logged), Logged: logged}))(t)
 	t.Cleanup(s.Close)
 	l := leakybucket.Limit{Capacity: 1e9, Leak: 2}
 	return sharedLimiter{fmt.Sprintf("pgstore logged=%v, which waits for no disk", logged), func(ctx context.Context, key string) error {

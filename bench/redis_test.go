@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -39,18 +40,13 @@ func TestRedisStoreBesideRedisRate(t *testing.T) {
 			if os.Getenv("TEST_LONG") == "1" {
 				least, most = test.least, 0.5
 			}
-			if ratio < least || tail > most {
-				t.Errorf("got %.2f times as many a second and a p99 of %.2f of redis_rate's, want at least %v and at most %v", ratio, tail, least, most)
-			}
+			check.That(t, ratio >= least && tail <= most, "got %.2f times as many a second and a p99 of %.2f of redis_rate's, want at least %v and at most %v", ratio, tail, least, most)
 		})
 	}
 }
 
 func openRedisStore(t testing.TB, addr string) sharedLimiter {
-	s, err := redisstore.Open("redis://"+addr, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(redisstore.Open("redis://"+addr, redisstore.Options{}))(t)
 	t.Cleanup(s.Close)
 	limit := leakybucket.Limit{Capacity: 1e6, Leak: 100}
 	return sharedLimiter{"redisstore", func(ctx context.Context, key string) error {

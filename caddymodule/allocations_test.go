@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A handler that does not know its server makes a verdict, a record and placeholders. Waits and
@@ -24,9 +25,8 @@ func TestAHandlerAllocatesThriceBeyondItsKeys(t *testing.T) {
 		h := handlerOf(t, test.zones, "limit 1000000000 1000000/s\n"+test.options)
 		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
 		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
-		if got := all - keys; got > 3 {
-			t.Errorf("%d zones, %q: got %v allocations beyond the keys, want at most 3", test.zones, test.options, got)
-		}
+		got := all - keys
+		check.That(t, got <= 3, "%d zones, %q: got %v allocations beyond the keys, want at most 3", test.zones, test.options, got)
 	}
 }
 
@@ -48,9 +48,8 @@ func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
 		"one of another address":     "http://a.test:81 {\n" + zone + "in_flight php 5\nrespond {http.throttle.zone}\n}\n",
 	} {
 		none := allocations("", sites)
-		if got := allocations(zone, sites); got > none+1 {
-			t.Errorf("%s: got %v allocations, want at most one more than the %v without throttle", name, got, none)
-		}
+		got := allocations(zone, sites)
+		check.That(t, got <= none+1, "%s: got %v allocations, want at most one more than the %v without throttle", name, got, none)
 	}
 	if got, want := allocations("header X-Left {http.throttle.remaining}\n"+zone, ""), allocations(zone, "")+1; got <= want {
 		t.Errorf("got %v allocations where a header tells what remains, want more than %v", got, want)

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // handlerOf returns a handler with zones that are charged together, all of one
@@ -34,9 +35,7 @@ func handlerOf(t testing.TB, zones int, options string) *caddymodule.Handler {
 	h := &caddymodule.Handler{Handler: config.Handler{Zone: names}}
 	ctx := s.Ctx
 	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, server) // as the HTTP app does
-	if err := h.Provision(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, h.Provision(ctx))
 	return h
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // JSON that no Caddyfile could say is checked, too. What limits nothing somewhere, or means two
@@ -89,9 +90,7 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 		"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`,
 		"http":     servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
 	})
-	if err == nil {
-		t.Fatal("got no error, want one")
-	}
+	check.Assume(t, err != nil, "got no error, want one")
 	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
@@ -156,19 +155,11 @@ func FuzzZoneJSON(f *testing.F) {
 		if err := z.Compile(plans); err != nil {
 			return
 		}
-		written, err := json.Marshal(&z)
-		if err != nil {
-			t.Fatal(err)
-		}
+		written := check.Must(json.Marshal(&z))(t)
 		var again limit.Zone
-		if err := caddy.StrictUnmarshalJSON(written, &again); err != nil {
-			t.Fatalf("%s compiles, and as %s is no zone: %v", text, written, err)
-		}
-		if err := again.Compile(plans); err != nil {
-			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
-		}
-		if first, second := z.Definition(), again.Definition(); first != second {
-			t.Errorf("got the definition\n%s, and written anew\n%s", first, second)
-		}
+		check.OK(t, caddy.StrictUnmarshalJSON(written, &again), "%s compiles, and as %s is no zone", text, written)
+		check.NoError(t, again.Compile(plans), "%s compiles, and as %s does not", text, written)
+		first, second := z.Definition(), again.Definition()
+		check.That(t, first == second, "got the definition\n%s, and written anew\n%s", first, second)
 	})
 }

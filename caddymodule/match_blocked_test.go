@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const blockedSite = `http:// {
@@ -59,9 +60,7 @@ func TestTheMatcherMatchesBeforeThrottleWhatItWouldFindBlocked(t *testing.T) {
 		bodies := func(want map[string]string) {
 			t.Helper()
 			for path, body := range want {
-				if got := c.Get(path).Body.String(); got != body {
-					t.Errorf("%s: got %q, want %q", path, got, body)
-				}
+				check.Equal(t, c.Get(path).Body.String(), body, "%s", path)
 			}
 		}
 		free := map[string]string{
@@ -85,13 +84,9 @@ func TestTheMatcherMatchesNoClientThatIsBlockedInShadowOnly(t *testing.T) {
 		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "shadow", 1))
 		c := s.From(servertest.Someone)
 		for range 3 {
-			if got, want := c.Get("/login").Body.String(), "ok false"; got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			check.Equal(t, c.Get("/login").Body.String(), "ok false")
 		}
-		if got, want := c.Get("/free").Body.String(), "free"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		check.Equal(t, c.Get("/free").Body.String(), "free")
 		s.Stop()
 	})
 }
@@ -129,9 +124,7 @@ func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
 	wants := func(addr string, gate, anywhere, free int) {
 		t.Helper()
 		for path, want := range map[string]int{"/gate/1": gate, "/any": anywhere, "/free": free} {
-			if got := s.From(addr + ":1").Get(path).Code; got != want {
-				t.Errorf("%s from %s: got %d, want %d", path, addr, got, want)
-			}
+			check.Equal(t, s.From(addr+":1").Get(path).Code, want, "%s from %s", path, addr)
 		}
 	}
 	wants("203.0.113.7", 200, 200, 200)

@@ -11,30 +11,23 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // readmeSite returns the configuration in the README, enforced and with a stand-in for
 // PHP that answers logins with 200.
 func readmeSite(t *testing.T, assets int) string {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := check.Must(os.ReadFile("../README.md"))(t)
 	found := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(found) != 2 {
-		t.Fatalf("got %d configurations in the README, want a small one and the first one", len(found))
-	}
+	check.Need(t, len(found), 2, "configurations in the README, want a small one and the first one")
 	folder := t.TempDir()
 	for i := range assets {
-		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("%d.css", i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("%d.css", i)), nil, 0o600))
 	}
 	config := found[1][1]
-	if n := strings.Count(config, "\n"); n > 40 {
-		t.Errorf("got a first configuration of %d lines, want at most 40", n)
-	}
+	n := strings.Count(config, "\n")
+	check.That(t, n <= 40, "got a first configuration of %d lines, want at most 40", n)
 	for _, change := range [][2]string{
 		{"example.com {", "http:// {"},
 		{"root * /srv/www", "root * " + folder},
@@ -104,28 +97,18 @@ func TestTheReadmesConfigurationLetsFiveGuessesThrough(t *testing.T) {
 				through++
 			}
 		}
-		if through != 5 {
-			t.Errorf("got %d guesses through, want 5", through)
-		}
+		check.Equal(t, through, 5, "guesses through")
 	})
 }
 
 // The zones of the first configuration are in Caddyfile.example, too.
 func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("../Caddyfile.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := check.Must(os.ReadFile("../README.md"))(t)
+	text := check.Must(os.ReadFile("../Caddyfile.example"))(t)
 	comments := regexp.MustCompile(`(?m)^\t*#.*\n`)
 	whole := comments.ReplaceAllString(string(text), "")
 	_, config, _ := strings.Cut(string(readme), "## The first configuration")
 	zones := regexp.MustCompile(`(?s)\t\tzone pages \{.*?\n\t\}\n`).FindString(config)
 	zones = strings.TrimSuffix(zones, "\t}\n")
-	if zones == "" || !strings.Contains(whole, zones) {
-		t.Errorf("got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
-	}
+	check.That(t, zones != "" && strings.Contains(whole, zones), "got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
 }

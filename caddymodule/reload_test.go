@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const reloaded = `{
@@ -34,19 +35,13 @@ func TestBucketsSurviveReloadsAndSoDoCounts(t *testing.T) {
 	addr := servertest.FreeAddress(t)
 	servertest.MustLoad(t, fmt.Sprintf(reloaded, 1000, addr, 5, "one"))
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, passed)
-	if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 5, "two")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 5, "two")))
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused, refused)
 	// A changed limit keeps the level.
-	if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")))
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused)
 	counts := servertest.Active(t).Counts(t)["site"]
-	if counts["admitted"] != 7 || counts["refused capacity"] != 3 {
-		t.Errorf("got %v, want 7 admitted and 3 refused", counts)
-	}
+	check.That(t, counts["admitted"] == 7 && counts["refused capacity"] == 3, "got %v, want 7 admitted and 3 refused", counts)
 }
 
 func TestAReloadThatFailsChangesNothing(t *testing.T) {
@@ -67,24 +62,19 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 		"starting fails": fmt.Sprintf(reloaded, 1, addr+", http://"+taken, 100, "two"),
 	} {
 		for range 5 { // apps start in any order
-			if err := servertest.Load(t, caddyfile); err == nil {
-				t.Fatalf("%s: got no error, want one", name)
-			}
+			err := servertest.Load(t, caddyfile)
+			check.Assume(t, err != nil, "%s: got no error, want one", name)
 		}
 		for i := range 50 {
 			servertest.Active(t).From(fmt.Sprintf("198.51.100.%d:1", i)).Get("/")
 		}
-		if got := servertest.TheMemory(t).Evictions(); got != 0 {
-			t.Errorf("%s: got %v evictions, want none", name, got)
-		}
-		if got, _ := stores.Process.References(stores.MemoryKey); got != kept {
-			t.Errorf("%s: got %v references to the memory, want %v", name, got, kept)
-		}
+		check.Equal(t, servertest.TheMemory(t).Evictions(), 0, "%s: evictions", name)
+		got, _ := stores.Process.References(stores.MemoryKey)
+		check.That(t, got == kept, "%s: got %v references to the memory, want %v", name, got, kept)
 	}
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, refused)
-	if counts := servertest.Active(t).Counts(t)["site"]; counts["admitted"] != 5+50+2*50 || counts["refused capacity"] != 1 {
-		t.Errorf("got %v, want 155 admitted and 1 refused", counts)
-	}
+	counts := servertest.Active(t).Counts(t)["site"]
+	check.That(t, counts["admitted"] == 5+50+2*50 && counts["refused capacity"] == 1, "got %v, want 155 admitted and 1 refused", counts)
 }
 
 func TestRequestsMayOutliveTheConfigThatTheyCameUnder(t *testing.T) {
@@ -132,18 +122,14 @@ http://%s {
 // restart stops Caddy and starts it with a Caddyfile. Stopping writes the snapshot.
 func restart(t *testing.T, caddyfile string) {
 	t.Helper()
-	if err := caddy.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, caddy.Stop())
 	servertest.MustLoad(t, caddyfile)
 }
 
 func wantStatuses(t *testing.T, c servertest.Client, path string, want ...int) {
 	t.Helper()
 	for i, want := range want {
-		if got := c.Get(path).Code; got != want {
-			t.Errorf("request %d of %s to %s: got %d, want %d", i+1, c.Addr, path, got, want)
-		}
+		check.Equal(t, c.Get(path).Code, want, "request %d of %s to %s", i+1, c.Addr, path)
 	}
 }
 
@@ -192,9 +178,8 @@ func TestWithSnapshotOffARestartForgets(t *testing.T) {
 	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
 	restart(t, caddyfile)
 	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
-	if _, err := os.Stat(filepath.Join(data, "throttle")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder of snapshots: got error %v, want that there is none", err)
-	}
+	_, err := os.Stat(filepath.Join(data, "throttle"))
+	check.That(t, errors.Is(err, fs.ErrNotExist), "the folder of snapshots: got error %v, want that there is none", err)
 }
 
 func TestAConfigThatDoesNotStartTouchesNoSnapshot(t *testing.T) {
@@ -202,7 +187,6 @@ func TestAConfigThatDoesNotStartTouchesNoSnapshot(t *testing.T) {
 	s := servertest.Run(t, savedSite(":80", file, "zone pages {\nlimit 1 1/h\n}"))
 	wantStatuses(t, s.From("192.0.2.1:1"), "/", passed, refused)
 	s.Stop()
-	if _, err := os.Stat(filepath.Dir(file)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its folder: got error %v, want that there is none", err)
-	}
+	_, err := os.Stat(filepath.Dir(file))
+	check.That(t, errors.Is(err, fs.ErrNotExist), "its folder: got error %v, want that there is none", err)
 }

@@ -25,6 +25,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A machine has the files that configurations in the documentation name.
@@ -35,30 +36,16 @@ func newMachine(t *testing.T) *machine {
 	folder := t.TempDir()
 	t.Setenv("XDG_DATA_HOME", folder)
 	t.Setenv("XDG_CONFIG_HOME", folder)
-	page, err := filepath.Abs("too-many-requests.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(filepath.Abs("too-many-requests.html"))(t)
 	m := &machine{filepath.Join(folder, "secret"), filepath.Join(folder, "both.pem"), page, filepath.Join(folder, "overrides"), folder + "/"}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := check.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"example.com"}, IsCA: true, BasicConstraintsValid: true}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate := check.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	private := check.Must(x509.MarshalPKCS8PrivateKey(key))(t)
 	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
 	for name, text := range map[string][]byte{m.secret: []byte("a secret of at least 32 characters"), m.pem: both, m.overrides: []byte("override 192.0.2.1 600 10/s\n")} {
-		if err := os.WriteFile(name, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(name, text, 0o600))
 	}
 	return m
 }
@@ -185,10 +172,7 @@ func aroundZoneOptions(options string) string {
 
 func TestEveryConfigurationIsValid(t *testing.T) {
 	m := newMachine(t)
-	example, err := os.ReadFile("example.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := check.Must(os.ReadFile("example.json"))(t)
 	if err := m.validate("", string(example)); err != nil {
 		t.Errorf("example.json: got %v, want a valid configuration", err)
 	}
@@ -200,14 +184,11 @@ func TestEveryConfigurationIsValid(t *testing.T) {
 			}
 			valid++
 			config := wholeCaddyfile(f.text)
-			if err := m.validate("caddyfile", config); err != nil {
-				t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
-			}
+			err := m.validate("caddyfile", config)
+			check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
 		}
 	}
-	if valid < 10 {
-		t.Errorf("got %d configurations in the documentation, want more", valid)
-	}
+	check.That(t, valid >= 10, "got %d configurations in the documentation, want more", valid)
 }
 
 func TestAnInvalidConfigurationIsFound(t *testing.T) {
@@ -220,9 +201,8 @@ func TestAnInvalidConfigurationIsFound(t *testing.T) {
 		"store redis localhost\n",
 		"servers {\n\ttrusted_proxies nobody\n}\n",
 	} {
-		if err := m.validate("caddyfile", wholeCaddyfile(fragment)); err == nil {
-			t.Errorf("got a valid configuration for\n%s", fragment)
-		}
+		err := m.validate("caddyfile", wholeCaddyfile(fragment))
+		check.That(t, err != nil, "got a valid configuration for\n%s", fragment)
 	}
 }
 
@@ -232,9 +212,8 @@ func TestEveryCaddyfileIsFormattedAsCaddyFmtDoes(t *testing.T) {
 			if f.language != "caddyfile" {
 				continue
 			}
-			if formatted := string(caddyfile.Format([]byte(f.text))); formatted != f.text {
-				t.Errorf("%s:%d: got\n%s\nwant\n%s", p.name, f.line, f.text, formatted)
-			}
+			formatted := string(caddyfile.Format([]byte(f.text)))
+			check.That(t, formatted == f.text, "%s:%d: got\n%s\nwant\n%s", p.name, f.line, f.text, formatted)
 		}
 	}
 }

@@ -12,34 +12,26 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestEachMessageOnThePageOfErrorsIsInTheCode takes the messages in the first column
 // of the tables in errors-and-questions.md. In them <...> stands for words that
 // differ, which are verbs of format strings in the code.
 func TestEachMessageOnThePageOfErrorsIsInTheCode(t *testing.T) {
-	page, err := os.ReadFile("errors-and-questions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("errors-and-questions.md"))(t)
 	literals := stringLiterals(t)
 	messages := messagesIn(string(page))
-	if len(messages) < 30 {
-		t.Errorf("got %d messages on the page, want at least 30", len(messages))
-	}
+	check.That(t, len(messages) >= 30, "got %d messages on the page, want at least 30", len(messages))
 	for _, message := range messages {
-		if !formatOf(message).MatchString(literals) {
-			t.Errorf("got %q on the page, and no such message in the code", message)
-		}
+		check.That(t, formatOf(message).MatchString(literals), "got %q on the page, and no such message in the code", message)
 	}
 }
 
 // TestThePageOfErrorsRepeatsNoMessage: a row has to say more than its message does.
 func TestThePageOfErrorsRepeatsNoMessage(t *testing.T) {
-	page, err := os.ReadFile("errors-and-questions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("errors-and-questions.md"))(t)
 	for line := range strings.Lines(string(page)) {
 		if strings.HasPrefix(line, "| ") && strings.Contains(line, "As it says") {
 			t.Errorf("got a row that says no more than its message: %s", line)
@@ -55,10 +47,7 @@ var remedy = regexp.MustCompile(`: (add|compute|exempt|for|give|leave|list|name|
 func TestEachLineOfTheLogIsOnAPage(t *testing.T) {
 	var documented []string
 	for _, name := range []string{"errors-and-questions.md", "logs-and-metrics.md"} {
-		page, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := check.Must(os.ReadFile(name))(t)
 		documented = append(documented, messagesIn(string(page))...)
 	}
 	n := 0
@@ -72,9 +61,7 @@ func TestEachLineOfTheLogIsOnAPage(t *testing.T) {
 			t.Errorf("got nothing about the line %q", message)
 		}
 	}
-	if n < 30 {
-		t.Errorf("got %d messages in the code, want more", n)
-	}
+	check.That(t, n >= 30, "got %d messages in the code, want more", n)
 }
 
 // logged returns the messages that the code gives to loggers.
@@ -170,8 +157,6 @@ func eachFile(t *testing.T, f func(*ast.File), folders ...string) {
 			f(file)
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 	}
 }

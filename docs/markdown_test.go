@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // root is the top of the repository, seen from here.
@@ -34,9 +36,7 @@ type fence struct {
 func pages(t *testing.T) (all []*page) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	names = append(names, filepath.Join(root, "bench", "README.md"), filepath.Join(root, "leakybucket", "README.md"))
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(name string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(name) == ".md" {
@@ -44,23 +44,13 @@ func pages(t *testing.T) (all []*page) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, name := range names {
-		raw, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		relative, err := filepath.Rel(root, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(name))(t)
+		relative := check.Must(filepath.Rel(root, name))(t)
 		all = append(all, parsePage(t, filepath.ToSlash(relative), string(raw)))
 	}
-	if len(all) < 2 {
-		t.Fatalf("got %d pages, want more", len(all))
-	}
+	check.Assume(t, len(all) >= 2, "got %d pages, want more", len(all))
 	return all
 }
 
@@ -197,17 +187,13 @@ func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 		}
 	}
 	for _, p := range all {
-		if !reached[p.name] {
-			t.Errorf("no link leads to %s from README.md or docs/README.md", p.name)
-		}
+		check.That(t, reached[p.name], "no link leads to %s from README.md or docs/README.md", p.name)
 	}
 }
 
 func TestEveryPictureIsShown(t *testing.T) {
 	pictures, err := filepath.Glob("pictures/*.svg")
-	if err != nil || len(pictures) == 0 {
-		t.Fatalf("got %d pictures, %v", len(pictures), err)
-	}
+	check.Assume(t, err == nil && len(pictures) != 0, "got %d pictures, %v", len(pictures), err)
 	shown := make(map[string]bool)
 	for _, p := range pages(t) {
 		for _, targets := range p.links() {
@@ -218,17 +204,12 @@ func TestEveryPictureIsShown(t *testing.T) {
 		}
 	}
 	for _, picture := range pictures {
-		if !shown["docs/"+filepath.ToSlash(picture)] {
-			t.Errorf("no page shows docs/%s", picture)
-		}
+		check.That(t, shown["docs/"+filepath.ToSlash(picture)], "no page shows docs/%s", picture)
 	}
 }
 
 func TestTheReadmeIsShort(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := check.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	if n := len(strings.Fields(string(raw))); n < 600 || n > 800 {
 		t.Errorf("got %d words, want 600 to 800", n)
 	}
@@ -238,9 +219,7 @@ func TestTheReadmeIsShort(t *testing.T) {
 func TestTheDocumentationGrowsNoMore(t *testing.T) {
 	const mostWords, mostPages = 26_000, 24
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	words, count := len(strings.Fields(string(readme))), 0
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {
@@ -250,9 +229,7 @@ func TestTheDocumentationGrowsNoMore(t *testing.T) {
 		words, count = words+len(strings.Fields(string(raw))), count+1
 		return err
 	})
-	if err != nil || words > mostWords || count > mostPages {
-		t.Errorf("got %d words on %d pages, %v, want at most %d on %d", words, count, err, mostWords, mostPages)
-	}
+	check.That(t, err == nil && words <= mostWords && count <= mostPages, "got %d words on %d pages, %v, want at most %d on %d", words, count, err, mostWords, mostPages)
 }
 
 // TestTheWayOfAnOwnerIsShort: these four pages are all that the owner of a WordPress has
@@ -261,15 +238,10 @@ func TestTheWayOfAnOwnerIsShort(t *testing.T) {
 	const most = 4_700
 	words := 0
 	for _, name := range []string{"README.md", "docs/getting-started.md", "docs/recipes/wordpress.md", "docs/tuning.md"} {
-		raw, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(filepath.Join(root, name)))(t)
 		words += len(strings.Fields(string(raw)))
 	}
-	if words > most {
-		t.Errorf("got %d words, want at most %d", words, most)
-	}
+	check.That(t, words <= most, "got %d words, want at most %d", words, most)
 }
 
 // TestTheWayBackIsNamedBeforeALiveServerStops: somebody whose site is down has no time to read
@@ -294,28 +266,19 @@ func TestTheWayBackIsNamedBeforeALiveServerStops(t *testing.T) {
 				}
 			}
 		}
-		if !named {
-			t.Errorf("%s: got no way back, want %q", p.name, want)
-		}
+		check.That(t, named, "%s: got no way back, want %q", p.name, want)
 	}
 }
 
 // TestTheWayBackIsAChapter of the guide, which nobody pastes by mistake, and which is named before
 // a live server stops.
 func TestTheWayBackIsAChapter(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(root, "docs/getting-started.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := check.Must(os.ReadFile(filepath.Join(root, "docs/getting-started.md")))(t)
 	forward, back, found := strings.Cut(string(raw), "\n## Going back\n")
 	before, _, stops := strings.Cut(forward, "sudo systemctl stop nginx\n")
-	if !found || !stops || !strings.Contains(before, "](#going-back)") {
-		t.Errorf("got a chapter %t and a stop %t, want both, and the chapter named before the stop", found, stops)
-	}
+	check.That(t, found && stops && strings.Contains(before, "](#going-back)"), "got a chapter %t and a stop %t, want both, and the chapter named before the stop", found, stops)
 	for _, command := range []string{"systemctl start nginx", "throttle shadow --all"} {
-		if strings.Contains(forward, command) || !strings.Contains(back, command) {
-			t.Errorf("got %q among the steps forward, or not among those back", command)
-		}
+		check.That(t, !strings.Contains(forward, command) && strings.Contains(back, command), "got %q among the steps forward, or not among those back", command)
 	}
 }
 
@@ -346,7 +309,5 @@ func TestTheOrderOfEvaluationStandsOnOnePage(t *testing.T) {
 			t.Errorf("%s: got the order of evaluation\n%s\nwant five lines", p.name, strings.Join(lines, "\n"))
 		}
 	}
-	if n != 1 {
-		t.Errorf("got the order of evaluation on %d pages, want 1", n)
-	}
+	check.Equal(t, n, 1, "the order of evaluation on pages")
 }

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // filled replaces everything in angle brackets by examples.
@@ -165,15 +167,12 @@ func TestEveryOptionInATableIsValid(t *testing.T) {
 		for _, r := range p.rows() {
 			for _, config := range r.configurations() {
 				n++
-				if err := m.validate("caddyfile", config); err != nil {
-					t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, r.line, err, config)
-				}
+				err := m.validate("caddyfile", config)
+				check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, r.line, err, config)
 			}
 		}
 	}
-	if n < 50 {
-		t.Errorf("got %d options in tables, want more", n)
-	}
+	check.That(t, n >= 50, "got %d options in tables, want more", n)
 }
 
 // A detail may stand behind an option.
@@ -195,14 +194,11 @@ func TestEverySyntaxOfTheZoneReferenceIsValid(t *testing.T) {
 			syntax, _, _ := strings.Cut(found[1], " { share")
 			syntax, _, _ = strings.Cut(syntax, " { page")
 			config := ofZone(filled(detail.ReplaceAllString(strings.ReplaceAll(syntax, " [pass off]", ""), "$1")))
-			if err := m.validate("caddyfile", config); err != nil {
-				t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, line, err, config)
-			}
+			err := m.validate("caddyfile", config)
+			check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, line, err, config)
 		}
 	}
-	if n < 18 {
-		t.Errorf("got %d options in the zone reference, want more", n)
-	}
+	check.That(t, n >= 18, "got %d options in the zone reference, want more", n)
 }
 
 var blanks = regexp.MustCompile(`(?m) +$`)
@@ -220,33 +216,21 @@ func TestEveryFormOfTheDirectiveIsValid(t *testing.T) {
 				n++
 				text := blanks.ReplaceAllString("throttle"+comment.ReplaceAllString(form, ""), "")
 				text = strings.NewReplacer("[<matcher>] <zone>\n", "global\n", "[<matcher>] <zone>", "line", "<option>", "shadow", "zone <name>\n", "zone global\n").Replace(strings.TrimSpace(text) + "\n")
-				if err := m.validate("caddyfile", wholeCaddyfile(filled(text))); err != nil {
-					t.Errorf("%s:%d: got %v for\n%s", p.name, f.line, err, text)
-				}
+				err := m.validate("caddyfile", wholeCaddyfile(filled(text)))
+				check.That(t, err == nil, "%s:%d: got %v for\n%s", p.name, f.line, err, text)
 			}
 		}
 	}
-	if n != 4 {
-		t.Errorf("got %d forms, want 4", n)
-	}
+	check.Equal(t, n, 4, "forms")
 }
 
 // TestEveryExampleInGoIsATest of the library, word for word.
 func TestEveryExampleInGoIsATest(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(root, "leakybucket", "*", "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob(filepath.Join(root, "leakybucket", "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := check.Must(filepath.Glob(filepath.Join(root, "leakybucket", "*", "*_test.go")))(t)
+	more := check.Must(filepath.Glob(filepath.Join(root, "leakybucket", "*_test.go")))(t)
 	var tests strings.Builder
 	for _, file := range append(files, more...) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(file))(t)
 		tests.Write(text)
 	}
 	n := 0
@@ -260,7 +244,5 @@ func TestEveryExampleInGoIsATest(t *testing.T) {
 			}
 		}
 	}
-	if n < 5 {
-		t.Errorf("got %d examples in Go, want more", n)
-	}
+	check.That(t, n >= 5, "got %d examples in Go, want more", n)
 }

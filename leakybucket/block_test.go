@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -39,7 +40,7 @@ func TestALadderIsOfGrowingDurations(t *testing.T) {
 		{ladder(time.Minute, 10*years20), "invalid block: want durations of at most 20 years"},
 		{rising(101), "invalid block: 101 durations: want at most 100"},
 	} {
-		wantError(t, fmt.Sprint(test.ladder), test.ladder.Validate(), test.want)
+		check.Error(t, test.ladder.Validate(), test.want, "%s", fmt.Sprint(test.ladder))
 	}
 }
 

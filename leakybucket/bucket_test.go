@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var (
@@ -38,9 +40,8 @@ func runFills(t *testing.T, l Limit, s State, steps []fillStep) {
 			t.Errorf("step %d: filling %v at %v s: got level %v, full %v, want %v, %v",
 				i, step.cost, step.at, level, full, step.level, step.full)
 		}
-		if kept := l.Level(s, at(step.at)); kept != level {
-			t.Errorf("step %d: level kept: got %v, want %v, as the filling says", i, kept, level)
-		}
+		kept := l.Level(s, at(step.at))
+		check.That(t, kept == level, "step %d: level kept: got %v, want %v, as the filling says", i, kept, level)
 	}
 }
 
@@ -100,12 +101,8 @@ func TestAFillIsAPour(t *testing.T) {
 	s := State{Level: 3, At: at(100), BlockedUntil: at(90), Step: 2}
 	c.Take(&s, at(100), &was)
 	s, _, _ = tenSeconds.Fill(s, 1, at(101))
-	if want := (State{Level: 7, At: at(101), Leak: 1, BlockedUntil: at(90), Step: 2}); s != want {
-		t.Errorf("filled: got %+v, want %+v", s, want)
-	}
-	if got := (&Settlement{Charge: c, Was: was, Cancel: true}).Apply(s, at(101)); got != s {
-		t.Errorf("cancelled after a fill: got %+v, want %+v", got, s)
-	}
+	check.Equal(t, s, (State{Level: 7, At: at(101), Leak: 1, BlockedUntil: at(90), Step: 2}), "filled")
+	check.Equal(t, (&Settlement{Charge: c, Was: was, Cancel: true}).Apply(s, at(101)), s, "cancelled after a fill")
 }
 
 func TestABillionthOfTheCapacityIsRounding(t *testing.T) {
@@ -119,9 +116,8 @@ func TestABillionthOfTheCapacityIsRounding(t *testing.T) {
 			{capacity * (1 + 0.9e-9), true},
 			{capacity * (1 + 1.1e-9), false},
 		} {
-			if _, d := l.Take(State{}, test.cost, 0); d.Fits != test.fits {
-				t.Errorf("cost %v to an empty bucket of %v: got fits %v, want %v", test.cost, capacity, d.Fits, test.fits)
-			}
+			_, d := l.Take(State{}, test.cost, 0)
+			check.That(t, d.Fits == test.fits, "cost %v to an empty bucket of %v: got fits %v, want %v", test.cost, capacity, d.Fits, test.fits)
 		}
 	}
 }
@@ -130,9 +126,8 @@ func TestABillionthOfTheCapacityIsRounding(t *testing.T) {
 func TestALevelThatIsNoNumberFitsNothing(t *testing.T) {
 	for _, level := range []float64{nan, inf} {
 		for _, cost := range []float64{0, 1, 10} {
-			if _, d := reference.Take(State{Level: level}, cost, at(1)); d.Fits {
-				t.Errorf("cost %v at level %v: got it to fit, want it refused", cost, level)
-			}
+			_, d := reference.Take(State{Level: level}, cost, at(1))
+			check.That(t, !d.Fits, "cost %v at level %v: got it to fit, want it refused", cost, level)
 		}
 	}
 }
@@ -151,9 +146,7 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 	} {
 		s := State{Level: test.level, At: at(test.at)}
 		got := reference.EmptyAt(s)
-		if got != at(test.forget) {
-			t.Errorf("level %v at %v s: got %d, want %d", test.level, test.at, got, at(test.forget))
-		}
+		check.Equal(t, got, at(test.forget), "level %v at %v s", test.level, test.at)
 		if level := reference.Level(s, got); !near(level, 0) {
 			t.Errorf("level %v at %v s: got %v left when it may be forgotten, want 0", test.level, test.at, level)
 		}
@@ -165,13 +158,9 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 
 func TestInstantsAreMicroseconds(t *testing.T) {
 	for d, want := range map[time.Duration]Instant{0: 10, 1500: 11, -1: 9, -1000: 9, -1500: 8, -2000: 8, 1999: 11} {
-		if got := Instant(10).Add(d); got != want {
-			t.Errorf("10 µs and %v: got %d, want %d", d, got, want)
-		}
+		check.Equal(t, Instant(10).Add(d), want, "10 µs and %v", d)
 	}
-	if got, want := at(2).Sub(at(3.5)), -1500*time.Millisecond; got != want {
-		t.Errorf("from 3.5 s to 2 s: got %v, want %v", got, want)
-	}
+	check.Equal(t, at(2).Sub(at(3.5)), -1500*time.Millisecond, "from 3.5 s to 2 s")
 }
 
 // enforced returns a charge to a bucket of 10 at 1/s.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func newBucket(t *testing.T, l Limit) *Bucket {
@@ -28,34 +30,23 @@ func TestABucketNeedsAValidLimit(t *testing.T) {
 func TestABucketLivesByTheProcessClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(t, reference)
-		if b.Limit() != reference {
-			t.Errorf("limit: got %v, want %v", b.Limit(), reference)
-		}
+		check.Equal(t, b.Limit(), reference, "limit")
 		if d := b.Take(2); !d.Fits || d.Level != 2 || d.Remaining != 1 || d.RetryAfter != 0 {
 			t.Errorf("first take: got %+v, want it poured into an empty bucket", d)
 		}
 		<-time.After(time.Second)
-		if got := b.Level(); got != 0.5 {
-			t.Errorf("level after a second: got %v, want 0.5", got)
-		}
+		check.Equal(t, b.Level(), 0.5, "level after a second")
 		for cost, want := range map[float64]bool{0: true, 2.5: true, 2.6: false, 4: false, -1: false, nan: false} {
-			if got := b.Fits(cost); got != want {
-				t.Errorf("cost %v at level 0.5: got fits %v, want %v", cost, got, want)
-			}
+			check.Equal(t, b.Fits(cost), want, "cost %v at level 0.5: fits", cost)
 		}
-		if got := b.Level(); got != 0.5 {
-			t.Errorf("level after asking: got %v, want 0.5", got)
-		}
-		if level, full := b.Fill(9); level != 3 || !full {
-			t.Errorf("fill: got %+v, want full at 3", level)
-		}
+		check.Equal(t, b.Level(), 0.5, "level after asking")
+		level, full := b.Fill(9)
+		check.That(t, level == 3 && full, "fill: got %+v, want full at 3", level)
 		if d := b.Take(1); d.Fits || d.Level != 3 || d.at != at(1) || d.RetryAfter != reference.TimeToFit(3, 1) {
 			t.Errorf("take from a full bucket: got %+v, want refused at 3 after a second", d)
 		}
 		<-time.After(reference.TimeToEmpty(3))
-		if got := b.Level(); got != 0 {
-			t.Errorf("level after the time to empty: got %v, want 0", got)
-		}
+		check.Equal(t, b.Level(), 0, "level after the time to empty")
 	})
 }
 
@@ -87,7 +78,6 @@ func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {
 			}
 		}
 	}
-	if bound := l.Capacity*(1+1e-9) + l.Leak*(seconds(last-first)+1e-6); poured > bound {
-		t.Errorf("poured: got %v in %d µs, want at most %v", poured, last-first, bound)
-	}
+	bound := l.Capacity*(1+1e-9) + l.Leak*(seconds(last-first)+1e-6)
+	check.That(t, poured <= bound, "poured: got %v in %d µs, want at most %v", poured, last-first, bound)
 }

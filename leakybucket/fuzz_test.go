@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func FuzzParseRate(f *testing.F) {
@@ -17,9 +19,7 @@ func FuzzParseRate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		rate, err := ParseRate(text)
-		if (err != nil) != (rate == 0) {
-			t.Errorf("%q: got %v a second and error %v, want one of both", text, rate, err)
-		}
+		check.That(t, (err != nil) == (rate == 0), "%q: got %v a second and error %v, want one of both", text, rate, err)
 		if err == nil && !(smallest <= rate && rate <= largest) {
 			t.Errorf("%q: got %v a second, want it in range", text, rate)
 		}

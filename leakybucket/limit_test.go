@@ -4,19 +4,9 @@ import (
 	"math"
 	"testing"
 	"time"
-)
 
-// wantError compares an error with the text expected of it; "" is none.
-func wantError(t *testing.T, of string, err error, want string) {
-	t.Helper()
-	got := ""
-	if err != nil {
-		got = err.Error()
-	}
-	if got != want {
-		t.Errorf("%s: got error %q, want %q", of, got, want)
-	}
-}
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+)
 
 const tooSlow = "invalid limit: a full bucket must drain within 20 years"
 
@@ -47,7 +37,7 @@ func TestValidateAcceptsLimitsInRange(t *testing.T) {
 		{Limit{1, 1e-9}, tooSlow},
 		{Limit{1e12, 1e-9}, tooSlow},
 	} {
-		wantError(t, describe(test.limit), test.limit.Validate(), test.want)
+		check.Error(t, test.limit.Validate(), test.want, "%s", describe(test.limit))
 	}
 }
 
@@ -70,7 +60,7 @@ func TestAConstantCostIsZeroOrMovesTheLevelAndFits(t *testing.T) {
 		{0.5, 1, "invalid cost 1: it can never fit the capacity of 0.5"},
 	} {
 		l := Limit{Capacity: test.capacity, Leak: 1e6}
-		wantError(t, describe(l), l.ValidateCost(test.cost), test.want)
+		check.Error(t, l.ValidateCost(test.cost), test.want, "%s", describe(l))
 	}
 }
 
@@ -122,9 +112,7 @@ func TestWhatALevelMeans(t *testing.T) {
 	for cost, want := range map[float64]bool{
 		0: false, 1: false, 10: false, 10 + 1e-9: false, 10 + 1e-7: true, 11: true, 1e12: true, inf: true, -1: true, nan: true,
 	} {
-		if got := tenSeconds.Oversize(cost); got != want {
-			t.Errorf("cost %v to capacity 10: got oversize %v, want %v", cost, got, want)
-		}
+		check.Equal(t, tenSeconds.Oversize(cost), want, "cost %v to capacity 10: oversize", cost)
 	}
 }
 

@@ -14,15 +14,13 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 func newLimiter(t *testing.T, store leakybucket.Store, capacity, leak float64, o leakybucket.LimiterOptions) *leakybucket.Limiter {
 	t.Helper()
-	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o))(t)
 	return l
 }
 
@@ -61,24 +59,16 @@ func TestTheShortWayIsNoOther(t *testing.T) {
 					other, otherErr = wait(func(ctx context.Context) error { return any.Wait(ctx, key, cost) })
 				})
 				both.Wait()
-				if one != other || fmt.Sprint(oneErr) != fmt.Sprint(otherErr) {
-					t.Fatalf("seed %d, step %d: waiting for %v: got %v, %v and %v, %v", seed, step, cost, one, oneErr, other, otherErr)
-				}
+				check.Assume(t, one == other && fmt.Sprint(oneErr) == fmt.Sprint(otherErr), "seed %d, step %d: waiting for %v: got %v, %v and %v, %v", seed, step, cost, one, oneErr, other, otherErr)
 			case 2:
 				limit := leakybucket.Limit{Capacity: 5 + float64(rng.IntN(10)), Leak: 1 + float64(rng.IntN(3))}
-				if fast.SetLimit(limit) != nil || any.SetLimit(limit) != nil || fast.Limit() != any.Limit() {
-					t.Fatalf("seed %d, step %d: %v was refused", seed, step, limit)
-				}
+				check.Assume(t, fast.SetLimit(limit) == nil && any.SetLimit(limit) == nil && fast.Limit() == any.Limit(), "seed %d, step %d: %v was refused", seed, step, limit)
 			default:
 				one, other := must(fast.Take(t.Context(), key, cost)), must(any.Take(t.Context(), key, cost))
-				if one != other {
-					t.Fatalf("seed %d, step %d: taking %v: got %+v and %+v", seed, step, cost, one, other)
-				}
+				check.Assume(t, one == other, "seed %d, step %d: taking %v: got %+v and %+v", seed, step, cost, one, other)
 				if rng.IntN(2) == 0 {
 					actual := max(0, cost+math.Round(20*rng.NormFloat64())/4)
-					if err := errors.Join(fast.Settle(t.Context(), key, one, actual), any.Settle(t.Context(), key, other, actual)); err != nil {
-						t.Fatal(err)
-					}
+					check.OK(t, errors.Join(fast.Settle(t.Context(), key, one, actual), any.Settle(t.Context(), key, other, actual)))
 				}
 			}
 		}
@@ -140,14 +130,11 @@ func TestWaitingAdmitsNoMoreThanTheLimit(t *testing.T) {
 				for _, s := range all[i:] {
 					sum += s.cost
 					window := s.at.Sub(first.at) + 10*time.Microsecond // each wait is rounded
-					if most := limit.Capacity*(1+1e-6) + limit.Leak*window.Seconds(); sum > most {
-						t.Fatalf("seed %d: got %v served within %v, want at most %v", seed, sum, window, most)
-					}
+					most := limit.Capacity*(1+1e-6) + limit.Leak*window.Seconds()
+					check.Assume(t, sum <= most, "seed %d: got %v served within %v, want at most %v", seed, sum, window, most)
 				}
 			}
-			if len(all) < 50 {
-				t.Errorf("seed %d: got only %d of 200 served", seed, len(all))
-			}
+			check.That(t, len(all) >= 50, "seed %d: got only %d of 200 served", seed, len(all))
 		})
 	}
 }
@@ -190,9 +177,7 @@ func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 			if want := (leakybucket.Result{Fits: test.fits, Undecided: true}); got != want || !errors.Is(err, test.err) || time.Since(began) != test.within {
 				t.Errorf("a store that %s: got %+v, %v after %v", test.name, got, err, time.Since(began))
 			}
-			if got := l.Allow("k"); got != test.fits {
-				t.Errorf("a store that %s: got allowed %v", test.name, got)
-			}
+			check.Equal(t, l.Allow("k"), test.fits, "a store that %s: allowed", test.name)
 			if err := l.Settle(t.Context(), "k", got, 5); err != nil {
 				t.Errorf("a store that %s: settling what it was not asked: got %v", test.name, err)
 			}
@@ -212,12 +197,9 @@ func TestACallerWhoLeaves(t *testing.T) {
 		l := newLimiter(t, brokenStore{silent: true}, 10, 1, leakybucket.LimiterOptions{})
 		ctx, leave := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Millisecond, leave)
-		if got, err := l.Take(ctx, "k", 1); got.Fits || err != context.Canceled {
-			t.Errorf("got %+v, %v, want it refused with %v", got, err, context.Canceled)
-		}
-		if err := l.Wait(ctx, "k", 1); err != context.Canceled {
-			t.Errorf("waiting: got %v, want %v", err, context.Canceled)
-		}
+		got, err := l.Take(ctx, "k", 1)
+		check.That(t, !got.Fits && err == context.Canceled, "got %+v, %v, want it refused with %v", got, err, context.Canceled)
+		check.Equal(t, l.Wait(ctx, "k", 1), context.Canceled, "waiting")
 	})
 }
 
@@ -250,9 +232,7 @@ func TestChargesOfOthers(t *testing.T) {
 		time.Sleep(2 * time.Second) // virtual
 		store.mu.Lock()
 		defer store.mu.Unlock()
-		if got := fmt.Sprint(store.keys); got != "[alice mallory]" {
-			t.Errorf("got %s charged, want each once", got)
-		}
+		check.Equal(t, fmt.Sprint(store.keys), "[alice mallory]", "charged, want each once")
 	})
 }
 
@@ -264,13 +244,10 @@ func TestALimitPerCall(t *testing.T) {
 	} {
 		pro := leakybucket.Limit{Capacity: 5, Leak: 0.001}
 		for i := range 6 {
-			if got, err := l.TakeLimit(t.Context(), "k", 1, pro); err != nil || got.Fits != (i < 5) || math.Round(got.Remaining) != float64(max(0, 4-i)) {
-				t.Errorf("take %d: got %+v, %v", i, got, err)
-			}
+			got, err := l.TakeLimit(t.Context(), "k", 1, pro)
+			check.That(t, err == nil && got.Fits == (i < 5) && math.Round(got.Remaining) == float64(max(0, 4-i)), "take %d: got %+v, %v", i, got, err)
 		}
-		if l.Allow("k") || !l.Allow("other") {
-			t.Error("a key that has used up a larger limit fits a smaller one, or another does not")
-		}
+		check.That(t, !l.Allow("k") && l.Allow("other"), "a key that has used up a larger limit fits a smaller one, or another does not")
 		if got, err := l.TakeLimit(t.Context(), "new", 1, leakybucket.Limit{Capacity: 5}); err == nil || got.Fits {
 			t.Errorf("an invalid limit: got %+v, %v", got, err)
 		}
@@ -284,21 +261,18 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 		limit leakybucket.Limit
 		zone  string
 	}{{leakybucket.Limit{}, "z"}, {valid, "a/b"}, {valid, "~a"}, {valid, "@a"}, {valid, "a b"}, {valid, "ä"}, {valid, strings.Repeat("z", 101)}} {
-		if l, err := leakybucket.NewLimiter(store, test.limit, leakybucket.LimiterOptions{Zone: test.zone}); err == nil || l != nil {
-			t.Errorf("%+v: got %v, %v, want nil and an error", test, l, err)
-		}
+		l, err := leakybucket.NewLimiter(store, test.limit, leakybucket.LimiterOptions{Zone: test.zone})
+		check.That(t, err != nil && l == nil, "%+v: got %v, %v, want nil and an error", test, l, err)
 	}
 	l := newLimiter(t, store, 10, 1, leakybucket.LimiterOptions{})
 	if err := l.SetLimit(leakybucket.Limit{Capacity: -1}); err == nil || l.Limit().Capacity != 10 {
 		t.Errorf("a bad limit: got %v, %v, want it refused and the former one kept", err, l.Limit())
 	}
 	for _, cost := range []float64{11, -1, math.NaN(), math.Inf(1)} {
-		if got := must(l.Take(t.Context(), "k", cost)); got.Fits || got.RetryAfter != 0 {
-			t.Errorf("a cost of %v: got %+v, want it refused for good", cost, got)
-		}
-		if err := l.Wait(t.Context(), "k", cost); err == nil {
-			t.Errorf("waiting for a cost of %v: got no error", cost)
-		}
+		got := must(l.Take(t.Context(), "k", cost))
+		check.That(t, !got.Fits && got.RetryAfter == 0, "a cost of %v: got %+v, want it refused for good", cost, got)
+		err := l.Wait(t.Context(), "k", cost)
+		check.That(t, err != nil, "waiting for a cost of %v: got no error", cost)
 	}
 	if must(l.Take(t.Context(), "k", 10)); l.Reset(t.Context(), "k") != nil || !must(l.Take(t.Context(), "k", 10)).Fits {
 		t.Error("after a reset: got no room")
@@ -308,7 +282,5 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.Wait(ended, "k", 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting with a context that has ended: got %v", err)
-	}
+	check.Is(t, l.Wait(ended, "k", 1), context.Canceled, "waiting with a context that has ended")
 }

@@ -3,6 +3,8 @@ package leakybucket
 import (
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestRatesSayHowMuchInWhichTime(t *testing.T) {
@@ -33,10 +35,8 @@ func TestRatesSayHowMuchInWhichTime(t *testing.T) {
 		{"1/1" + strings.Repeat("0", 8) + "s", 1e-8},
 	} {
 		got, err := ParseRate(test.text)
-		if got != test.want {
-			t.Errorf("%q: got %v a second, want %v", test.text, got, test.want)
-		}
-		wantError(t, test.text, err, "")
+		check.Equal(t, got, test.want, "%q: the rate", test.text)
+		check.Error(t, err, "", "%s", test.text)
 	}
 }
 
@@ -89,21 +89,19 @@ func TestRatesThatAreNone(t *testing.T) {
 		strings.Repeat("9", 400) + "/s":       scope,
 	} {
 		got, err := ParseRate(text)
-		if got != 0 {
-			t.Errorf("%q: got %v a second, want 0 with the error", text, got)
-		}
-		wantError(t, text, err, `invalid rate "`+escaped(text)+`"`+want)
+		check.Equal(t, got, 0, "%q: the rate, want 0 with the error", text)
+		check.Error(t, err, `invalid rate "`+escaped(text)+`"`+want, "%s", text)
 	}
 }
 
 func TestZeroIsNoRateAndNoCapacity(t *testing.T) {
 	for _, text := range []string{"0/s", "0.0/h"} {
 		_, err := ParseRate(text)
-		wantError(t, text, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`)
+		check.Error(t, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`, "%s", text)
 	}
 	for _, text := range []string{"0", "0.0"} {
 		_, err := ParseCapacity(text)
-		wantError(t, text, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`)
+		check.Error(t, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`, "%s", text)
 	}
 }
 
@@ -115,30 +113,24 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		"10": 10, "2.5": 2.5, "0.000000001": 1e-9, "1000000000000": 1e12, "010": 10,
 	} {
 		got, err := ParseCapacity(text)
-		if got != want {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
-		wantError(t, text, err, "")
+		check.Equal(t, got, want, "%q", text)
+		check.Error(t, err, "", "%s", text)
 	}
 	for _, text := range []string{
 		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "1,000", "60;", "NaN", "Inf", "0.0000000009", "1000000000001",
 		strings.Repeat("9", 400),
 	} {
 		got, err := ParseCapacity(text)
-		if got != 0 {
-			t.Errorf("%q: got %v, want 0 with the error", text, got)
-		}
-		wantError(t, text, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`)
+		check.Equal(t, got, 0, "%q, want 0 with the error", text)
+		check.Error(t, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`, "%s", text)
 	}
 }
 
 func TestALimitIsACapacityAndALeak(t *testing.T) {
 	for _, text := range []string{"10 1/s", "10, 1/s", "10,1/s", "10 , 60/m", "  10\t60/m ", "10.0 3600/h"} {
 		got, err := ParseLimit(text)
-		if want := (Limit{10, 1}); got != want {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
-		wantError(t, text, err, "")
+		check.Equal(t, got, (Limit{10, 1}), "%q", text)
+		check.Error(t, err, "", "%s", text)
 	}
 	const form = ": want <capacity> <leak>, such as 10 1/s"
 	for text, want := range map[string]string{
@@ -155,6 +147,6 @@ func TestALimitIsACapacityAndALeak(t *testing.T) {
 		"1000000 1/d": tooSlow,
 	} {
 		_, err := ParseLimit(text)
-		wantError(t, text, err, want)
+		check.Error(t, err, want, "%s", text)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -221,12 +222,9 @@ func TestWaitingAsToldIsEnoughAndNeeded(t *testing.T) {
 			t.Fatalf("%s under %v, cost %v: got %+v after waiting %v as told, want it to fit", describe(l), c.Block, c.Cost, d, wait)
 		}
 	}
-	if told < 10_000 || needed < 3000 {
-		t.Errorf("waits: got %d, and %d that were tried too early, want 10000 and 3000 or more", told, needed)
-	}
-	if never := (&Charge{Limit: tenSeconds, Cost: 11}); never.RetryAfter(new(Decision)) != 0 {
-		t.Error("a cost that can never fit: got a wait, want none")
-	}
+	check.That(t, told >= 10_000 && needed >= 3000, "waits: got %d, and %d that were tried too early, want 10000 and 3000 or more", told, needed)
+	never := (&Charge{Limit: tenSeconds, Cost: 11})
+	check.That(t, never.RetryAfter(new(Decision)) == 0, "a cost that can never fit: got a wait, want none")
 }
 
 // randomLadder returns no block, one without steps, or a ladder whose steps are
@@ -258,9 +256,8 @@ func TestARefusalLeavesABucketAsItIsUnlessItsLeakHasChanged(t *testing.T) {
 		"blocked and empty": {At: at(100), Leak: 1, BlockedUntil: at(1001)},
 	} {
 		c, after, d := Charge{Limit: Limit{Capacity: 10, Leak: 10}, Cost: 11, Block: ladder(time.Hour)}, s, Decision{}
-		if write := c.Take(&after, at(1000), &d); write || after != s || d.Fits {
-			t.Errorf("%s: got %+v, write %v, after a refusal, want %+v unchanged", about, after, write, s)
-		}
+		write := c.Take(&after, at(1000), &d)
+		check.That(t, !write && after == s && !d.Fits, "%s: got %+v, write %v, after a refusal, want %+v unchanged", about, after, write, s)
 	}
 }
 

@@ -2,7 +2,6 @@ package leakybucket_test
 
 import (
 	"context"
-	"errors"
 	"math"
 	"sync"
 	"testing"
@@ -10,14 +9,12 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func newBucket(tb testing.TB, capacity, leak float64) *leakybucket.Bucket {
 	tb.Helper()
-	bucket, err := leakybucket.NewBucket(leakybucket.Limit{Capacity: capacity, Leak: leak})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	bucket := check.Must(leakybucket.NewBucket(leakybucket.Limit{Capacity: capacity, Leak: leak}))(tb)
 	return bucket
 }
 
@@ -29,9 +26,7 @@ func TestWaitServesInOrderAndNoSoonerThanTheLeakAllows(t *testing.T) {
 		var waiters sync.WaitGroup
 		for i := range waited {
 			waiters.Go(func() {
-				if err := bucket.Wait(t.Context(), 1); err != nil {
-					t.Errorf("waiter %d: %v", i, err)
-				}
+				check.NoError(t, bucket.Wait(t.Context(), 1), "waiter %d", i)
 				waited[i] = time.Since(start)
 			})
 			synctest.Wait() // the next comes when this one stands in the row
@@ -39,9 +34,7 @@ func TestWaitServesInOrderAndNoSoonerThanTheLeakAllows(t *testing.T) {
 		waiters.Wait()
 		for i, got := range waited {
 			want := max(0, time.Duration(i-4)*100*time.Millisecond)
-			if got != want {
-				t.Errorf("waiter %d: got %v, want %v", i, got, want)
-			}
+			check.Equal(t, got, want, "waiter %d", i)
 		}
 	})
 }
@@ -52,9 +45,7 @@ func wait(t *testing.T, bucket *leakybucket.Bucket, cost float64, want error) (e
 	ctx, leave := context.WithCancel(t.Context())
 	ended = make(chan time.Time, 1)
 	go func() {
-		if err := bucket.Wait(ctx, cost); !errors.Is(err, want) {
-			t.Errorf("waiting for %v: got %v, want %v", cost, err, want)
-		}
+		check.Is(t, bucket.Wait(ctx, cost), want, "waiting for %v", cost)
 		ended <- time.Now()
 	}()
 	synctest.Wait() // its place is taken
@@ -82,17 +73,14 @@ func TestTheLastWhoLeavesGivesItsCostBackAndOthersKeepTheirTime(t *testing.T) {
 			time.Sleep(time.Second) // virtual
 			leave()
 			synctest.Wait()
-			if got := bucket.Level(); got != level {
-				t.Errorf("%d leaves: got a level of %v, want %v", leaver, got, level)
-			}
+			check.Equal(t, bucket.Level(), level, "%d leaves: a level", leaver)
 			for i, ended := range all {
 				want := []time.Duration{4 * time.Second, 6 * time.Second, 9 * time.Second}[i]
 				if i == leaver {
 					want = time.Second
 				}
-				if got := (<-ended).Sub(start); got != want {
-					t.Errorf("%d leaves: got %d served after %v, want %v", leaver, i, got, want)
-				}
+				got := (<-ended).Sub(start)
+				check.That(t, got == want, "%d leaves: got %d served after %v, want %v", leaver, i, got, want)
 			}
 		})
 	}
@@ -112,12 +100,8 @@ func TestThoseWhoWaitAreServedWhenTheyWereTold(t *testing.T) {
 			start := time.Now()
 			ended, _ := wait(t, bucket, 4, nil)
 			change(bucket, was)
-			if bucket.Fits(0) || bucket.Take(0).Fits {
-				t.Errorf("%s: got a cost of 0 to fit before one that waits", about)
-			}
-			if got := (<-ended).Sub(start); got != 4*time.Second {
-				t.Errorf("%s: got it served after %v, want 4s", about, got)
-			}
+			check.That(t, !bucket.Fits(0) && !bucket.Take(0).Fits, "%s: got a cost of 0 to fit before one that waits", about)
+			check.Equal(t, (<-ended).Sub(start), 4*time.Second, "%s: the time until it is served", about)
 		})
 	}
 }
@@ -129,20 +113,14 @@ func TestWaitRefusesWhatIsHopeless(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		start := time.Now()
-		if err := bucket.Wait(ctx, 3); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a wait over the deadline: got %v, want %v", err, context.DeadlineExceeded)
-		}
+		check.Is(t, bucket.Wait(ctx, 3), context.DeadlineExceeded, "a wait over the deadline")
 		for _, cost := range []float64{11, -1, math.NaN(), math.Inf(1)} {
-			if err := bucket.Wait(t.Context(), cost); err == nil {
-				t.Errorf("a cost of %v: got no error", cost)
-			}
+			err := bucket.Wait(t.Context(), cost)
+			check.That(t, err != nil, "a cost of %v: got no error", cost)
 		}
-		if waited := time.Since(start); waited != 0 {
-			t.Errorf("refusing took %v, want no time", waited)
-		}
-		if got := bucket.Level(); got != 10 {
-			t.Errorf("got a level of %v after refusals, want 10", got)
-		}
+		waited := time.Since(start)
+		check.That(t, waited == 0, "refusing took %v, want no time", waited)
+		check.Equal(t, bucket.Level(), 10, "after refusals: a level")
 		if err := bucket.Wait(ctx, 2); err != nil {
 			t.Errorf("a wait within the deadline: got %v", err)
 		}

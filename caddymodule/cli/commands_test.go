@@ -20,15 +20,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // outputOf runs a command against an admin endpoint that gives this answer.
 func outputOf(t *testing.T, name string, answer any, args ...string) string {
 	t.Helper()
 	out, _, err := resultOf(t, name, answer, args...)
-	if err != nil {
-		t.Fatalf("got error %v and\n%s", err, out)
-	}
+	check.Assume(t, err == nil, "got error %v and\n%s", err, out)
 	return out
 }
 
@@ -39,9 +38,7 @@ func resultOf(t *testing.T, name string, answer any, args ...string) (printed, s
 		body, _ := io.ReadAll(r.Body)
 		sent = string(body)
 		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(answer); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, json.NewEncoder(w).Encode(answer))
 	}))
 	defer admin.Close()
 	var out bytes.Buffer
@@ -100,13 +97,10 @@ login: kept 1120 of 1210: 200 x 1100, 302 x 91, 403 x 19; gave 12 device cookies
 
 Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
 `
-	if out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, out, want)
 	for line := range strings.Lines(out[:strings.Index(out, "\n\n")]) {
-		if n := utf8.RuneCountInString(line); n > 80 {
-			t.Errorf("got a line of %d columns, want at most 80: %s", n, line)
-		}
+		n := utf8.RuneCountInString(line)
+		check.That(t, n <= 80, "got a line of %d columns, want at most 80: %s", n, line)
 	}
 }
 
@@ -159,9 +153,7 @@ REQUESTS  REFUSED  KEY
 No requests in the last minute: quiet, silent
 These are this Caddy's requests alone.
 `
-	if out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, out, want)
 }
 
 // TestErrorsOfTheAdminEndpointAreSaidPlainly: they are JSON in an error of Caddy's.
@@ -172,9 +164,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 		`performing request: Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused`:   "no Caddy answers at 127.0.0.1:1 (tcp 127.0.0.1:1: connect: connection refused): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
 		"something else\x1b": `something else\x1b`,
 	} {
-		if got := plainly(errors.New(text), "127.0.0.1:1").Error(); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", text, got, want)
-		}
+		check.Equal(t, plainly(errors.New(text), "127.0.0.1:1").Error(), want, "%s", text)
 	}
 }
 
@@ -182,14 +172,12 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 // for no time, which would be for good.
 func TestChangesLastForDaysToo(t *testing.T) {
 	for length, want := range map[string]string{"30m": `"for":1800000000000`, "7d": `"for":604800000000000`} {
-		if _, sent, err := resultOf(t, "ban", wire.Override{Synced: wire.Synced{Sync: new(changes.Sync)}}, "203.0.113.7", "--for", length); err != nil || !strings.Contains(sent, want) {
-			t.Errorf("%s: got error %v and %s sent, want %s", length, err, sent, want)
-		}
+		_, sent, err := resultOf(t, "ban", wire.Override{Synced: wire.Synced{Sync: new(changes.Sync)}}, "203.0.113.7", "--for", length)
+		check.That(t, err == nil && strings.Contains(sent, want), "%s: got error %v and %s sent, want %s", length, err, sent, want)
 	}
 	for _, wrong := range []string{"0s", "0", "-5m", "soon", "5"} {
-		if out, _, err := resultOf(t, "ban", nil, "203.0.113.7", "--for="+wrong); err == nil || !strings.Contains(out, wrong) || !strings.Contains(out, "7d") {
-			t.Errorf("--for %s: got error %v and %s, want one that names it and the remedy", wrong, err, out)
-		}
+		out, _, err := resultOf(t, "ban", nil, "203.0.113.7", "--for="+wrong)
+		check.That(t, err != nil && strings.Contains(out, wrong) && strings.Contains(out, "7d"), "--for %s: got error %v and %s, want one that names it and the remedy", wrong, err, out)
 	}
 }
 
@@ -203,9 +191,7 @@ CODE       AT              ZONE     KEY        REASON    COST  LEVEL  OF  WAIT  
 
 Now:
 Nothing refuses`
-	if !strings.HasPrefix(out, want) {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.That(t, strings.HasPrefix(out, want), "got\n%s\nwant\n%s", out, want)
 }
 
 func TestWhySaysWhatIsSo(t *testing.T) {
@@ -236,18 +222,15 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 			"look for the code in the access logs.\nAs a key:\napi: no override lists this key", "LEVEL",
 		},
 	} {
-		if out := outputOf(t, "why", test.why, "client"); !strings.Contains(out, test.want) || strings.Contains(out, test.lack) {
-			t.Errorf("%s: got\n%s\nwant %q in it, and no %q", name, out, test.want, test.lack)
-		}
+		out := outputOf(t, "why", test.why, "client")
+		check.That(t, strings.Contains(out, test.want) && !strings.Contains(out, test.lack), "%s: got\n%s\nwant %q in it, and no %q", name, out, test.want, test.lack)
 	}
 }
 
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
 func TestReleaseNamesShadowInWords(t *testing.T) {
 	out := outputOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "203.0.113.7")
-	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, out, "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n")
 	out, _, err := resultOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "203.0.113.7")
 	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out, "the release is not complete: the store is down") {
 		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
@@ -257,18 +240,16 @@ func TestReleaseNamesShadowInWords(t *testing.T) {
 // TestBanSaysWhatIsBanned, as the answer has it: an address may stand for its network.
 func TestBanSaysWhatIsBanned(t *testing.T) {
 	for network, want := range map[string]string{"2001:db8::/64": "2001:db8::/64", "203.0.113.7/32": "203.0.113.7", "203.0.113.0/24": "203.0.113.0/24"} {
-		if out := outputOf(t, "ban", map[string]any{"kind": "ban", "network": network, "sync": map[string]bool{}}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
-			t.Errorf("%s: got %q, want that %s is banned", network, out, want)
-		}
+		out := outputOf(t, "ban", map[string]any{"kind": "ban", "network": network, "sync": map[string]bool{}}, "2001:db8::1")
+		check.That(t, strings.HasPrefix(out, want+" is banned "), "%s: got %q, want that %s is banned", network, out, want)
 	}
 }
 
 // TestLimitSaysWhoseLimitItIs: a key may stand for a network, whatever was typed.
 func TestLimitSaysWhoseLimitItIs(t *testing.T) {
 	answer := map[string]any{"kind": "limit", "zone": "nets", "key": "203.0.113.0", "network": "203.0.113.0/24", "limit": "deny", "sync": map[string]bool{}}
-	if out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny"); !strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until ") {
-		t.Errorf("got %q, want the network that the key stands for", out)
-	}
+	out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny")
+	check.That(t, strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until "), "got %q, want the network that the key stands for", out)
 }
 
 // With --json, a command fails where it does without.
@@ -283,12 +264,8 @@ func TestJSONChangesNoExitCode(t *testing.T) {
 		{"release", wire.Released{Problem: "the store is down"}, []string{"192.0.2.1"}},
 	} {
 		out, _, err := resultOf(t, test.name, test.answer, append(test.args, "--json")...)
-		if err == nil {
-			t.Errorf("%s: got no error and %s, want the error that it gives without --json", test.name, out)
-		}
-		if !strings.HasPrefix(out, "{\n") {
-			t.Errorf("%s: got %s, want JSON", test.name, out)
-		}
+		check.That(t, err != nil, "%s: got no error and %s, want the error that it gives without --json", test.name, out)
+		check.That(t, strings.HasPrefix(out, "{\n"), "%s: got %s, want JSON", test.name, out)
 	}
 }
 
@@ -300,9 +277,7 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 		}
 	}
 	for _, plain := range []string{`C:\qwerty`, `trailing\`} { // which the terminal would show otherwise
-		if got := asShown(plain); got != plain {
-			t.Errorf("%s: got %q, want it as it is", plain, got)
-		}
+		check.Equal(t, asShown(plain), plain, "%s, want it as it is", plain)
 	}
 }
 
@@ -318,8 +293,7 @@ func TestNothingThatIsEmptyIsTaken(t *testing.T) {
 		{"ban", "", "203.0.113.7"},
 		{"why", "203.0.113.7", "--zone="},
 	} {
-		if out, _, err := resultOf(t, args[0], nil, args[1:]...); err == nil || !strings.Contains(out, "is empty") {
-			t.Errorf("%q: got error %v, %q, want it said what is empty", args, err, out)
-		}
+		out, _, err := resultOf(t, args[0], nil, args[1:]...)
+		check.That(t, err != nil && strings.Contains(out, "is empty"), "%q: got error %v, %q, want it said what is empty", args, err, out)
 	}
 }

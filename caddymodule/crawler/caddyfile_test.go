@@ -8,6 +8,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestGolden(t *testing.T) { golden.Run(t) }
@@ -29,9 +30,7 @@ func TestMistakes(t *testing.T) {
 		"@bots {\nverified_crawler bingbot {\nresolver 10.0.0.1:53\n}\nverified_crawler googlebot {\nresolver 10.0.0.2:53\n}\n}": "resolver is given twice: want one",
 	} {
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://example.com {\n"+text+"\nthrottle @bots pages 60 10/s\n}\n"), map[string]any{"filename": "Caddyfile"})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Caddyfile:") {
-			t.Errorf("%s: got %v, want %s", text, err, want)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), "Caddyfile:"), "%s: got %v, want %s", text, err, want)
 	}
 }
 
@@ -43,8 +42,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		`{"crawlers":["bingbot"],"resolver":"127.0.0.1"}`: `invalid resolver "127.0.0.1"`,
 	} {
 		err := golden.Validate(t, []byte(`{"apps":{"throttle":{"exempt":[{"verified_crawler":`+matcher+`}]}}}`))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", matcher, err, want)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want %s", matcher, err, want)
 	}
 }

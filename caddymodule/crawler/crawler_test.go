@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"
@@ -24,10 +25,7 @@ const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; 
 // 198.51.100.77. It counts the questions.
 func crawlerNames(t *testing.T) (address string, asked *atomic.Int64) {
 	t.Helper()
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets := check.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	asked = new(atomic.Int64)
 	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		asked.Add(1)
@@ -54,9 +52,7 @@ func crawlerNames(t *testing.T) (address string, asked *atomic.Int64) {
 func asBot(t *testing.T, site, from, agent string) string {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1"+site, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	r.Header.Set("X-Forwarded-For", from)
 	r.Header.Set("User-Agent", agent)
 	r.Close = true
@@ -67,9 +63,7 @@ func asBot(t *testing.T, site, from, agent string) string {
 		}
 		response, err = http.DefaultClient.Do(r)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer response.Body.Close()
 	return response.Header.Get("X-Crawler") + fmt.Sprint(response.StatusCode)
 }
@@ -121,21 +115,15 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 	servertest.MustLoad(t, config)
 	becomes(t, "crawler200", func() string { return asBot(t, addr, "192.0.2.9", "curl/8") })
 	for range 3 {
-		if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
-			t.Errorf("from a listed address: got %q, want it exempt", got)
-		}
+		check.Equal(t, asBot(t, addr, "192.0.2.9", "curl/8"), "crawler200", "from a listed address, want it exempt")
 	}
-	if got := asBot(t, addr, "203.0.113.77", "curl/8"); got != "200" {
-		t.Errorf("before the claim: got %q, want it to fill the bucket", got)
-	}
+	check.Equal(t, asBot(t, addr, "203.0.113.77", "curl/8"), "200", "before the claim, want it to fill the bucket")
 	// The zone asks after header has: it may know by then.
 	if got := asBot(t, addr, "203.0.113.77", amazonAgent); strings.HasPrefix(got, "crawler") {
 		t.Errorf("the first visit: got %q, want it unverified", got)
 	}
 	becomes(t, "crawler200", func() string { return asBot(t, addr, "203.0.113.77", amazonAgent) })
-	if got := asBot(t, addr, "203.0.113.77", "curl/8"); got != "429" {
-		t.Errorf("without a claim: got %q, want it refused", got)
-	}
+	check.Equal(t, asBot(t, addr, "203.0.113.77", "curl/8"), "429", "without a claim, want it refused")
 	before := asked.Load()
 	for range 3 {
 		if got := asBot(t, addr, "198.51.100.77", amazonAgent); strings.HasPrefix(got, "crawler") {
@@ -143,20 +131,14 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 		}
 		becomes(t, "429", func() string { return asBot(t, addr, "198.51.100.77", amazonAgent) })
 	}
-	if got := asBot(t, addr, "198.51.100.8", "Mozilla/5.0 Firefox/140.0"); got != "200" {
-		t.Errorf("a person: got %q, want 200", got)
-	}
+	check.Equal(t, asBot(t, addr, "198.51.100.8", "Mozilla/5.0 Firefox/140.0"), "200", "a person")
 	becomes(t, "true", func() string { return fmt.Sprint(asked.Load() >= before+2) })
 
 	if err := servertest.Load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1)); err != nil { // a reload forgets nothing
 		t.Fatal(err)
 	}
-	if got := asBot(t, addr, "203.0.113.77", amazonAgent); got != "crawler200" {
-		t.Errorf("after a reload: got %q, want it verified", got)
-	}
-	if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
-		t.Errorf("after a reload, from a listed address: got %q, want it verified", got)
-	}
+	check.Equal(t, asBot(t, addr, "203.0.113.77", amazonAgent), "crawler200", "after a reload, want it verified")
+	check.Equal(t, asBot(t, addr, "192.0.2.9", "curl/8"), "crawler200", "after a reload, from a listed address, want it verified")
 }
 
 func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
@@ -177,13 +159,9 @@ func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 	config := strings.NewReplacer("ADDRESS", servertest.FreeAddress(t), "RESOLVER", resolver, "FILE", "https://"+operator.Addr().String()+"/bots.json").Replace(crawlerSite)
 	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	var validated caddy.Config
-	if err := json.Unmarshal(servertest.Adapt(t, config), &validated); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(servertest.Adapt(t, config), &validated))
 	validated.Logging = servertest.NewMemoryLog(t).Logging()
-	if err := caddy.Validate(&validated); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, caddy.Validate(&validated))
 	if n := fetched.Load(); n != 0 {
 		t.Errorf("the list was fetched %d times by a config that was not started, want never", n)
 	}

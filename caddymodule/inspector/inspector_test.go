@@ -25,6 +25,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // The password of alice and bob is secret.
@@ -157,9 +158,7 @@ func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 		if status != test.want && test.want != 0 || test.want == 0 && status == 200 && strings.Contains(body, "network") {
 			t.Errorf("%s: got %d %s, want %d", name, status, body, test.want)
 		}
-		if n := bans(s); n != 0 {
-			t.Fatalf("%s: got %d bans, want none", name, n)
-		}
+		check.Need(t, bans(s), 0, "%s: bans", name)
 	}
 	for name, accepted := range map[string]func(*http.Request){
 		"as it is":      func(*http.Request) {},
@@ -167,9 +166,8 @@ func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 		"only the site": header("Origin"),
 		"behind a path": func(r *http.Request) { r.URL.Path = "/../%2e%2e//ban" },
 	} {
-		if status, body := alice.asks("ban", banned, accepted); status != http.StatusOK {
-			t.Errorf("%s: got %d %s, want 200", name, status, body)
-		}
+		status, body := alice.asks("ban", banned, accepted)
+		check.That(t, status == http.StatusOK, "%s: got %d %s, want 200", name, status, body)
 	}
 }
 
@@ -193,9 +191,7 @@ func TestTheInspectorWantsAUser(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 403 and %q", test.r.Method, w.Code, w.Body, test.want)
 		}
 	}
-	if n := bans(s); n != 0 {
-		t.Errorf("got %d bans, want none", n)
-	}
+	check.Equal(t, bans(s), 0, "bans")
 }
 
 func TestTheInspectorTakesAVerifiedClientCertificate(t *testing.T) {
@@ -205,31 +201,24 @@ func TestTheInspectorTakesAVerifiedClientCertificate(t *testing.T) {
 	status, body := v.asks("ban", banned, func(r *http.Request) {
 		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "carol"}}}}}
 	})
-	if status != http.StatusOK || !strings.Contains(body, `"by":"carol"`) {
-		t.Errorf("got %d %s, want a ban by carol", status, body)
-	}
+	check.That(t, status == http.StatusOK && strings.Contains(body, `"by":"carol"`), "got %d %s, want a ban by carol", status, body)
 }
 
 func TestAnOpenInspectorShowsEverybody(t *testing.T) {
 	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nopen\n}\n}\n"))
 	v := newOperator(s, "")
-	if status, body := v.asks("zones", "{}"); status != http.StatusOK {
-		t.Errorf("got %d %s, want 200", status, body)
-	}
+	status, body := v.asks("zones", "{}")
+	check.That(t, status == http.StatusOK, "got %d %s, want 200", status, body)
 	s.Stop()
 	err := servertest.Provision(t, map[string]string{"http": servertest.WithHandlers(`{"handler":"throttle_inspector","open":true,"allow_changes":true}`)})
-	if err == nil || !strings.Contains(err.Error(), "open and allow_changes exclude each other") {
-		t.Errorf("changes by everybody: got %v, want an error", err)
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "open and allow_changes exclude each other"), "changes by everybody: got %v, want an error", err)
 }
 
 // In Caddy's order, whatever the order of the lines, basic_auth asks before the page does.
 func TestBasicAuthAsksBeforeTheInspector(t *testing.T) {
 	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector\n"+inspectorUsers+"\n}\n"))
 	for user, want := range map[string]int{"": http.StatusUnauthorized, "mallory": http.StatusUnauthorized, "alice": http.StatusOK} {
-		if got := s.Do(operator{Site: s, user: user}.request("GET", "", "")).Code; got != want {
-			t.Errorf("user %q: got %d, want %d", user, got, want)
-		}
+		check.Equal(t, s.Do(operator{Site: s, user: user}.request("GET", "", "")).Code, want, "user %q", user)
 	}
 }
 
@@ -242,9 +231,8 @@ func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
 			t.Errorf("%q: got a page that offers changes", options)
 		}
 		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
-			if status, body := v.asks(call, banned); status != http.StatusForbidden || !strings.Contains(body, "allow_changes") {
-				t.Errorf("%q: %s: got %d %s, want 403 and allow_changes", options, call, status, body)
-			}
+			status, body := v.asks(call, banned)
+			check.That(t, status == http.StatusForbidden && strings.Contains(body, "allow_changes"), "%q: %s: got %d %s, want 403 and allow_changes", options, call, status, body)
 		}
 		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
 			t.Errorf("%q: zones: got %d %s, want 200", options, status, body)
@@ -261,9 +249,8 @@ func TestTheInspectorMayChangeThings(t *testing.T) {
 		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin off\n", 1),
 	} {
 		s := servertest.Run(t, config)
-		if status, body := newOperator(s, "alice").asks("ban", banned); status != http.StatusOK || bans(s) != 1 {
-			t.Errorf("%s\ngot %d %s, want a ban", config, status, body)
-		}
+		status, body := newOperator(s, "alice").asks("ban", banned)
+		check.That(t, status == http.StatusOK && bans(s) == 1, "%s\ngot %d %s, want a ban", config, status, body)
 		s.Stop()
 	}
 }
@@ -283,9 +270,8 @@ func TestZonesAndKeysOfTheInspectorAreNoPaths(t *testing.T) {
 			if zone == "" && (call == "why" || call == "release") {
 				want = http.StatusOK // all zones
 			}
-			if status, answer := v.asks(call, body); status != want {
-				t.Errorf("%s in zone %q: got %d %s, want %d", call, zone, status, answer, want)
-			}
+			status, answer := v.asks(call, body)
+			check.That(t, status == want, "%s in zone %q: got %d %s, want %d", call, zone, status, answer, want)
 		}
 	}
 	s.From(servertest.Someone).Get("http://shop.example/")
@@ -310,16 +296,13 @@ func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
 	s.Changes("/throttle/shadow", `{"for": "1h"}`)
 	_, answer := newOperator(s, "alice").asks("journal", "{}")
 	var journal []override.Change
-	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(answer), &journal))
 	var told []string
 	for _, c := range journal {
 		told = append(told, c.Via+": "+c.By+" "+c.Action+" "+c.Of)
 	}
-	if want := "[admin API:  shadow everything inspector: admin API unban 203.0.113.0/24 inspector: alice ban 203.0.113.0/24]"; fmt.Sprint(told) != want {
-		t.Errorf("got %v, want %s", told, want)
-	}
+	want := "[admin API:  shadow everything inspector: admin API unban 203.0.113.0/24 inspector: alice ban 203.0.113.0/24]"
+	check.That(t, fmt.Sprint(told) == want, "got %v, want %s", told, want)
 	if lines := s.Logs.Lines(t, "changed at run time"); len(lines) != 3 ||
 		lines[0]["by"] != "alice" || lines[1]["by"] != "admin API" || lines[1]["via"] != "inspector" || lines[2]["by"] != "" || lines[2]["via"] != "admin API" {
 		t.Errorf("got the log %v, want two users of the inspector, and the admin API", lines)
@@ -357,9 +340,8 @@ func TestTheInspectorTrustsForwardAuthAndNoHeaderOfTheClient(t *testing.T) {
 			r.Header.Set("Cookie", test.cookie)
 			r.Header.Set("Remote-User", "mallory")
 		}
-		if status, body := v.asks("ban", banned, claim); status != test.want {
-			t.Errorf("%s, with %q: got %d %s, want %d", test.options, test.cookie, status, body, test.want)
-		}
+		status, body := v.asks("ban", banned, claim)
+		check.That(t, status == test.want, "%s, with %q: got %d %s, want %d", test.options, test.cookie, status, body, test.want)
 		s.Stop()
 	}
 }
@@ -377,21 +359,15 @@ func TestThePageOfTheInspectorIsGuarded(t *testing.T) {
 		}
 		nonces[nonce[1]] = true
 		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "connect-src 'self'"} {
-			if !strings.Contains(policy, want) {
-				t.Errorf("got the policy %s, want %s", policy, want)
-			}
+			check.Contains(t, policy, want, "the policy")
 		}
-		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
-			t.Errorf("got the policy %s, want nothing unsafe and no other host", policy)
-		}
+		check.That(t, !strings.Contains(policy, "unsafe") && !strings.Contains(policy, "http"), "got the policy %s, want nothing unsafe and no other host", policy)
 		page := w.Body.String()
-		if n := strings.Count(page, `nonce="`+nonce[1]+`"`); n != 2 || strings.Count(page, "<script") != 1 || strings.Count(page, "<style") != 1 {
-			t.Errorf("got %d nonces, want one script and one style with them", n)
-		}
+		n := strings.Count(page, `nonce="`+nonce[1]+`"`)
+		check.That(t, n == 2 && strings.Count(page, "<script") == 1 && strings.Count(page, "<style") == 1, "got %d nonces, want one script and one style with them", n)
 		for _, never := range []string{"innerHTML =", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://", ` style="`, "onclick="} {
-			if at := strings.Index(strings.ReplaceAll(page, "http://www.w3.org/2000/svg", ""), never); at >= 0 {
-				t.Errorf("got %q in the page, want none", never)
-			}
+			at := strings.Index(strings.ReplaceAll(page, "http://www.w3.org/2000/svg", ""), never)
+			check.That(t, at < 0, "got %q in the page, want none", never)
 		}
 	}
 	for _, r := range []*http.Request{v.request("GET", "", ""), v.request("POST", "?do=zones", "{}"), v.request("POST", "?do=none", "{}"), v.request("PUT", "", "")} {
@@ -400,13 +376,9 @@ func TestThePageOfTheInspectorIsGuarded(t *testing.T) {
 			"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
 			"Cross-Origin-Resource-Policy": "same-origin",
 		} {
-			if got := w.Header().Get(name); got != want {
-				t.Errorf("%s: got %s %q, want %q", r.Method, name, got, want)
-			}
+			check.Equal(t, w.Header().Get(name), want, "%s: %s", r.Method, name)
 		}
-		if !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") {
-			t.Errorf("%s: got no policy", r.Method)
-		}
+		check.That(t, strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'"), "%s: got no policy", r.Method)
 	}
 }
 
@@ -416,16 +388,14 @@ func TestAUserWithAHostileNameIsOnlyText(t *testing.T) {
 	defer service.Close()
 	s := servertest.Run(t, inspectedZones("http://throttle.example {\nforward_auth "+service.Listener.Addr().String()+" {\nuri /verify\n}\nthrottle_inspector {\nuser_header Remote-User\n}\n}\n"))
 	w := s.Do(operator{Site: s}.request("GET", "", ""))
-	if page := w.Body.String(); w.Code != 200 || strings.Contains(page, "<img") || !strings.Contains(page, "&lt;/script&gt;&lt;img") {
-		t.Errorf("got %d, want the page with the name as text", w.Code)
-	}
+	page := w.Body.String()
+	check.That(t, w.Code == 200 && !strings.Contains(page, "<img") && strings.Contains(page, "&lt;/script&gt;&lt;img"), "got %d, want the page with the name as text", w.Code)
 }
 
 func TestTheInspectorNeedsNoZone(t *testing.T) {
 	s := servertest.Run(t, "http://throttle.example {\n"+inspectorUsers+"\nthrottle_inspector\n}\n")
-	if status, body := newOperator(s, "alice").asks("zones", "{}"); status != 200 || !strings.Contains(body, `"zones":[]`) {
-		t.Errorf("got %d %s, want no zones", status, body)
-	}
+	status, body := newOperator(s, "alice").asks("zones", "{}")
+	check.That(t, status == 200 && strings.Contains(body, `"zones":[]`), "got %d %s, want no zones", status, body)
 }
 
 func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
@@ -434,14 +404,11 @@ func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
 	v := operator{Site: s, user: "alice"}
 	for path, want := range map[string]string{"inspector": "Skip to the status", "other": "site"} {
 		r := v.request("GET", path, "")
-		if got := s.Do(r).Body.String(); !strings.Contains(got, want) {
-			t.Errorf("/%s: got %.100s, want %s", path, got, want)
-		}
+		got := s.Do(r).Body.String()
+		check.That(t, strings.Contains(got, want), "/%s: got %.100s, want %s", path, got, want)
 	}
 	// throttle comes first, so it charges the inspector's requests, too.
-	if got := s.Do(v.request("GET", "inspector", "")).Code; got != http.StatusTooManyRequests {
-		t.Errorf("the third request: got %d, want 429", got)
-	}
+	check.Equal(t, s.Do(v.request("GET", "inspector", "")).Code, http.StatusTooManyRequests, "the third request")
 }
 
 func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
@@ -469,10 +436,7 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 // The first configuration of docs/inspector.md lets nobody guess for long, and users
 // who have logged in look for as long as they like.
 func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
-	page, err := os.ReadFile("../../docs/inspector.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/inspector.md"))(t)
 	config := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindStringSubmatch(string(page))[1]
 	config = regexp.MustCompile(`alice \S+`).ReplaceAllString(config, "alice $$2a$$04$$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW")
 	s := servertest.Run(t, strings.Replace(config, "throttle.example.com {", "http://throttle.example {", 1))
@@ -480,14 +444,11 @@ func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
 	for range 30 { // monitors, link previews, and browsers before their first login
 		r := v.request("GET", "", "")
 		r.Header.Del("Authorization")
-		if status := s.Do(r).Code; status != http.StatusUnauthorized {
-			t.Fatalf("got %d without a password, want 401", status)
-		}
+		check.Need(t, s.Do(r).Code, http.StatusUnauthorized, "without a password")
 	}
 	for range 50 {
-		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
-			t.Fatalf("got %d %s, want 200 for somebody who has logged in", status, body)
-		}
+		status, body := v.asks("zones", "{}")
+		check.Assume(t, status == http.StatusOK, "got %d %s, want 200 for somebody who has logged in", status, body)
 	}
 	counts := make(map[int]int)
 	for range 30 {
@@ -495,9 +456,7 @@ func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
 		r.SetBasicAuth("alice", "guess")
 		counts[s.Do(r).Code]++
 	}
-	if counts[401] != 10 || counts[429] != 20 {
-		t.Errorf("got %v, want 10 guesses and 20 refusals", counts)
-	}
+	check.That(t, counts[401] == 10 && counts[429] == 20, "got %v, want 10 guesses and 20 refusals", counts)
 }
 
 // Overrides name partners by their plain API keys.
@@ -528,9 +487,7 @@ http://throttle.example {
 	for _, call := range []string{"zones", "overrides", "journal", "rates", `top {}`, `top {"by": "ip"}`, `buckets {"zone": "api"}`, `why {"client": "198.51.100.9"}`} {
 		name, body, _ := strings.Cut(call, " ")
 		status, answer := v.asks(name, cmp.Or(body, "{}"))
-		if status != http.StatusOK || strings.Contains(answer, "PLAIN") {
-			t.Errorf("%s: got %d and a plain key in %s", call, status, answer)
-		}
+		check.That(t, status == http.StatusOK && !strings.Contains(answer, "PLAIN"), "%s: got %d and a plain key in %s", call, status, answer)
 	}
 }
 
@@ -550,9 +507,7 @@ func TestMistakes(t *testing.T) {
 			"throttle_inspector inspector":             `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`,
 		} {
 			_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://example.com {\n"+text+"\n}\n"), map[string]any{"filename": "Caddyfile"})
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Caddyfile:") {
-				t.Errorf("%s: got %v, want %s", text, err, want)
-			}
+			check.That(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), "Caddyfile:"), "%s: got %v, want %s", text, err, want)
 		}
 	}
 }

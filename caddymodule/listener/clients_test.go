@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // refuse has a handler refuse a client for a day, or for longer than a test.
@@ -43,9 +44,7 @@ func TestAClientIsItsAddressOrItsNetwork(t *testing.T) {
 		"203.0.113.7": true, "203.0.113.8": false,
 		"2001:db8:0:1::7": true, "2001:db8:0:1:ffff::": true, "2001:db8:0:2::7": true, "2001:db8:0:2::8": false, "2001:db8:0:3::7": false,
 	} {
-		if got := l.has(peer); got != want {
-			t.Errorf("%s: got %v, want %v", peer, got, want)
-		}
+		check.Equal(t, l.has(peer), want, "%s", peer)
 	}
 }
 
@@ -53,25 +52,17 @@ func TestAProxyIsNoClientForADayAfterItsLastForwardingHeader(t *testing.T) {
 	for _, network := range []string{"203.0.113.7/32", "2001:db8::7/128"} {
 		synctest.Test(t, func(t *testing.T) {
 			l, peer := newClients(), netip.MustParsePrefix(network).Addr()
-			if !l.refuse(network) {
-				t.Fatal("got it refused, want it added")
-			}
+			check.Assume(t, l.refuse(network), "got it refused, want it added")
 			l.Forwards(peer)
-			if l.has(peer.String()) || l.refuse(network) {
-				t.Errorf("%s: got a proxy on the list, want it never there", network)
-			}
+			check.That(t, !l.has(peer.String()) && !l.refuse(network), "%s: got a proxy on the list, want it never there", network)
 			for range 50 { // it goes on forwarding
 				time.Sleep(time.Hour)
 				l.Forwards(peer)
 			}
 			time.Sleep(23*time.Hour - time.Second)
-			if l.refuse(network) {
-				t.Errorf("%s: got it added within a day, want it refused", network)
-			}
+			check.That(t, !l.refuse(network), "%s: got it added within a day, want it refused", network)
 			time.Sleep(2 * time.Hour)
-			if !l.refuse(network) {
-				t.Errorf("%s: got it refused after a day without forwarding headers, want it added", network)
-			}
+			check.That(t, l.refuse(network), "%s: got it refused after a day without forwarding headers, want it added", network)
 		})
 	}
 }
@@ -83,13 +74,9 @@ func TestNobodyIsAddedWhileSomeProxiesAreUnknown(t *testing.T) {
 		l.Forwards(a)
 		a = a.Next()
 	}
-	if !l.refuse("198.51.100.1/32") {
-		t.Fatal("got it refused with all proxies known, want it added")
-	}
+	check.Assume(t, l.refuse("198.51.100.1/32"), "got it refused with all proxies known, want it added")
 	l.Forwards(a)
-	if l.refuse("198.51.100.2/32") {
-		t.Error("got it added with a proxy unknown, want it refused")
-	}
+	check.That(t, !l.refuse("198.51.100.2/32"), "got it added with a proxy unknown, want it refused")
 }
 
 func TestAFullListAddsNobody(t *testing.T) {
@@ -97,14 +84,10 @@ func TestAFullListAddsNobody(t *testing.T) {
 		l := newClients()
 		a := netip.MustParseAddr("203.0.113.0")
 		for range mostClients {
-			if !l.refuse(a.String() + "/32") {
-				t.Fatalf("%v: got it refused, want it added", a)
-			}
+			check.Assume(t, l.refuse(a.String()+"/32"), "%v: got it refused, want it added", a)
 			a = a.Next()
 		}
-		if l.refuse(a.String() + "/32") {
-			t.Error("got one more than the list holds, want it refused")
-		}
+		check.That(t, !l.refuse(a.String()+"/32"), "got one more than the list holds, want it refused")
 		if time.Sleep(24 * time.Hour); l.has("203.0.113.0") || !l.refuse(a.String()+"/32") {
 			t.Error("got it refused after the others have ended, want it added")
 		}
@@ -130,8 +113,6 @@ func TestOnlyPacketsThatOpenAConnectionDoSo(t *testing.T) {
 		{"an unknown version", []byte{0xe3, 0x1a, 0x2a, 0x3a, 0x4a, 8}, true},
 		{"data of a connection", []byte{0x43, 1, 2, 3, 4, 5, 6}, false},
 	} {
-		if got := opensConnection(test.packet); got != test.want {
-			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
-		}
+		check.Equal(t, opensConnection(test.packet), test.want, "%s", test.name)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
@@ -65,9 +66,7 @@ func wantDropped(t *testing.T, want bool, addresses ...string) {
 	for _, text := range addresses {
 		addr := netip.MustParseAddr(text)
 		tcp, udp := listener.Drops(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), listener.Drops(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
-		if tcp != want || udp != want {
-			t.Errorf("%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
-		}
+		check.That(t, tcp == want && udp == want, "%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
 	}
 }
 
@@ -279,9 +278,8 @@ func TestNothingIsLearntFromEarlyData(t *testing.T) {
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
 	r := servertest.Request(servertest.Someone, "https://example.com/other")
 	r.TLS = &tls.ConnectionState{}
-	if w := s.Do(r); w.Code < 400 {
-		t.Fatalf("got %d, want it refused", w.Code)
-	}
+	w := s.Do(r)
+	check.Assume(t, w.Code >= 400, "got %d, want it refused", w.Code)
 	wantDropped(t, false, "203.0.113.7")
 	r = servertest.Request(servertest.Someone, "https://example.com/other")
 	r.TLS = &tls.ConnectionState{HandshakeComplete: true}
@@ -294,9 +292,7 @@ func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
 	listener.Forget()
 	s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
 	blockFor(s.From(servertest.Someone))
-	if listener.Some() {
-		t.Error("got somebody on the list, want nobody")
-	}
+	check.That(t, !listener.Some(), "got somebody on the list, want nobody")
 	wantDropped(t, false, "203.0.113.7")
 	s.Stop()
 }
@@ -307,18 +303,14 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	blockFor(before.From("203.0.113.8:1"))
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
 	after := servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
-	if err := before.Module().Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, before.Module().Stop())
 	before.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // still in flight
 	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
 	after.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // the block survives
 	after.From("203.0.113.8:1").Answers("/login", http.StatusOK)
 	wantDropped(t, true, "203.0.113.7")
 	wantDropped(t, false, "203.0.113.8")
-	if err := after.Module().Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, after.Module().Stop())
 	wantDropped(t, false, "203.0.113.7")
 	before.Stop()
 	after.Stop()
@@ -333,9 +325,7 @@ func TestAReleaseByAnotherCaddyIsNoticedWithinAMinute(t *testing.T) {
 		servertest.TheShared.Down.Store(true)
 		wantDropped(t, true, "203.0.113.7") // an outage ends no block
 		servertest.TheShared.Down.Store(false)
-		if err := servertest.TheShared.Reset(t.Context(), "gate", "203.0.113.7", false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, servertest.TheShared.Reset(t.Context(), "gate", "203.0.113.7", false))
 		servertest.Sleep(time.Minute)
 		wantDropped(t, false, "203.0.113.7")
 		s.From(servertest.Someone).Answers("/", http.StatusOK)
@@ -361,9 +351,7 @@ func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
 			if i == 0 {
 				want = "" // it passes
 			}
-			if got := s.Do(r).Header().Get("Connection"); got != want {
-				t.Errorf("%s from %s, request %d: got Connection %q, want %q", test.proto, test.addr, i+1, got, want)
-			}
+			check.Equal(t, s.Do(r).Header().Get("Connection"), want, "%s from %s, request %d: Connection", test.proto, test.addr, i+1)
 		}
 	}
 	s.Stop()
@@ -401,9 +389,7 @@ func (c farConn) RemoteAddr() net.Addr {
 func droppedSoFar(t *testing.T) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := listener.DroppedTCP.Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, listener.DroppedTCP.Write(&m))
 	return m.GetCounter().GetValue()
 }
 
@@ -435,9 +421,7 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	if n, err := second.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Errorf("got %d, %v from another connection, want what it sent", n, err)
 	}
-	if got := droppedSoFar(t) - before; got != 1 {
-		t.Errorf("got %v connections counted, want 1", got)
-	}
+	check.Equal(t, droppedSoFar(t)-before, 1, "connections counted")
 	s.Stop()
 }
 
@@ -450,9 +434,8 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	near, _ := net.Pipe()
 	for range 2 {
 		conns <- tls.Server(farConn{near, servertest.Someone, nil}, new(tls.Config))
-		if conn, err := l.Accept(); err != nil || conn == nil {
-			t.Fatalf("got %v, %v, want the connection of an address that is not known yet", conn, err)
-		}
+		conn, err := l.Accept()
+		check.Assume(t, err == nil && conn != nil, "got %v, %v, want the connection of an address that is not known yet", conn, err)
 	}
 	if got := logs.Len(); got != 1 || !strings.Contains(logs.All()[0].Message, "put it before tls") {
 		t.Errorf("got %v, want one warning of the order", logs.All())
@@ -472,9 +455,7 @@ func dialled(t *testing.T) (client, server net.Conn) {
 	l := servertest.Listen(t, "127.0.0.1:0")
 	defer l.Close()
 	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if server, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
@@ -531,27 +512,19 @@ func (c *countingConn) ReadFrom(p []byte) (int, net.Addr, error) {
 }
 
 func TestOtherPacketConnWrappersAreNotBypassed(t *testing.T) {
-	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	udp := check.Must(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer udp.Close()
 	other := &countingConn{PacketConn: udp}
 	conn := new(listener.DropPackets).WrapPacketConn(other)
-	if _, err := udp.WriteTo([]byte("a"), udp.LocalAddr()); err != nil {
-		t.Fatal(err)
-	}
-	if n, _, err := conn.ReadFrom(make([]byte, 10)); n != 1 || err != nil || other.read != 1 {
-		t.Errorf("got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
-	}
+	check.Must(udp.WriteTo([]byte("a"), udp.LocalAddr()))(t)
+	n, _, err := conn.ReadFrom(make([]byte, 10))
+	check.That(t, n == 1 && err == nil && other.read == 1, "got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
 }
 
 func TestAWrapperTakesNoWord(t *testing.T) {
 	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
 		text := "{\nservers {\n" + kind + " {\nthrottle_blocked gate\n}\n}\n}\nhttp:// {\nrespond ok\n}\n"
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
-		if err == nil || !strings.Contains(err.Error(), `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
-			t.Errorf("%s: got %v", kind, err)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`), "%s: got %v", kind, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func config(store string) []byte {
@@ -20,15 +21,12 @@ func TestJSONThatCannotWorkIsRefused(t *testing.T) {
 		`{"module":"postgres","url":"postgres://app:hunter2/@127.0.0.1:1/x"}`:        `percent-encoded`,
 	} {
 		err := golden.Validate(t, config(store))
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got %v, want an error with %q and no password", store, err, want)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "hunter2"), "%s: got %v, want an error with %q and no password", store, err, want)
 	}
 }
 
 func TestJSONWithEveryOptionIsValid(t *testing.T) {
 	const store = `{"module":"postgres","url":"postgres://app@127.0.0.1:1/x","username":"a","password":"b","prefix":"c","table":"d.e","logged":true}`
-	if err := golden.Validate(t, config(store)); err != nil {
-		t.Errorf("got %v, want no error", err)
-	}
+	err := golden.Validate(t, config(store))
+	check.That(t, err == nil, "got %v, want no error", err)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -37,10 +38,7 @@ func TestADeadMaster(t *testing.T) {
 			for _, node := range c.Nodes {
 				node.Do("config", "set", "cluster-require-full-coverage", "no")
 			}
-			store, err := redisstore.Open(c.URL(), redisstore.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			store := check.Must(redisstore.Open(c.URL(), redisstore.Options{}))(t)
 			backend := sharedstore.NewBackend("cluster", store, memstore.New(memstore.Options{}))
 			t.Cleanup(backend.Close)
 			s := backend.With(sharedstore.Options{Timeout: timeout})
@@ -87,9 +85,7 @@ func flood(t *testing.T, s *sharedstore.Store, requests int) (waited int64) {
 		crowd.Go(func() {
 			charges := []leakybucket.Charge{{Zone: "z", Key: fmt.Sprint(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1}, Cost: 1}}
 			began := time.Now()
-			if err := s.Take(t.Context(), charges, make([]leakybucket.Decision, 1)); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, s.Take(t.Context(), charges, make([]leakybucket.Decision, 1)))
 			if time.Since(began) >= timeout {
 				slow.Add(1)
 			}

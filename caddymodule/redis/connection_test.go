@@ -21,6 +21,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -44,9 +45,7 @@ func newSecured(t *testing.T) *secured {
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate.Load(), nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() { listener.Close() })
 	s.addr = listener.Addr().String()
 	go func() {
@@ -79,18 +78,12 @@ func (s *secured) forward(conn net.Conn, to string) {
 // renew gives the server a certificate, and returns it as tls_ca wants it.
 func (s *secured) renew(t *testing.T) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := check.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := check.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
 	s.certificate.Store(&tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key})
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
@@ -99,18 +92,14 @@ func TestAReplacedCertificateAuthorityConnectsAnewAndAnUnchangedOneDoesNot(t *te
 	server, file := newSecured(t), filepath.Join(t.TempDir(), "ca.pem")
 	trust := func(pem []byte) {
 		t.Helper()
-		if err := os.WriteFile(file, pem, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(file, pem, 0o600))
 	}
 	plans := 0
 	reload := func() {
 		t.Helper()
 		plans++ // Caddy does nothing if nothing has changed
 		text := fmt.Sprintf(`{"apps":{"throttle":{"store":{"module":"redis","url":"rediss://%s","tls_ca":%q},"plan":{"p":"%d 1/s"}}}}`, server.addr, file, plans)
-		if err := golden.Load(t, []byte(text), ""); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, golden.Load(t, []byte(text), ""))
 	}
 	up := func() error {
 		ctx := caddy.ActiveContext()

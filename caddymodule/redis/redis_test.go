@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func config(store string) []byte {
@@ -20,15 +21,12 @@ func TestJSONThatCannotWorkIsRefused(t *testing.T) {
 		`{"module":"redis","url":"redis://:hunter2@127.0.0.1:1:2"}`:       `invalid redis URL`,
 	} {
 		err := golden.Validate(t, config(store))
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got %v, want an error with %q and no password", store, err, want)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "hunter2"), "%s: got %v, want an error with %q and no password", store, err, want)
 	}
 }
 
 func TestJSONWithEveryOptionIsValid(t *testing.T) {
 	const store = `{"module":"redis","url":"rediss+sentinel://127.0.0.1:1/m","username":"a","password":"b","sentinel_username":"c","sentinel_password":"d","prefix":"e","tls_ca":"testdata/ca.pem"}`
-	if err := golden.Validate(t, config(store)); err != nil {
-		t.Errorf("got %v, want no error", err)
-	}
+	err := golden.Validate(t, config(store))
+	check.That(t, err == nil, "got %v, want no error", err)
 }

@@ -17,14 +17,12 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func logsPage(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/logs-and-metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/logs-and-metrics.md"))(t)
 	return string(page)
 }
 
@@ -35,22 +33,15 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 		documented = append(documented, found[1]+" "+found[3])
 	}
 	slices.Sort(documented)
-	ctx, err := caddy.ProvisionContext(&caddy.Config{AppsRaw: caddy.ModuleMap{"throttle": []byte(`{}`)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ctx.LoadModuleByID("caddy.listeners.throttle_blocked", nil); err != nil {
-		t.Fatal(err)
-	}
+	ctx := check.Must(caddy.ProvisionContext(&caddy.Config{AppsRaw: caddy.ModuleMap{"throttle": []byte(`{}`)}}))(t)
+	check.Must(ctx.LoadModuleByID("caddy.listeners.throttle_blocked", nil))(t)
 	descs := make(chan *prometheus.Desc, 1000)
 	ctx.GetMetricsRegistry().Describe(descs)
 	close(descs)
 	var registered []string
 	for desc := range descs {
 		found := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
-		if found == nil {
-			t.Fatalf("got the description %s", desc)
-		}
+		check.Assume(t, found != nil, "got the description %s", desc)
 		if strings.HasPrefix(found[1], "caddy_throttle_") {
 			registered = append(registered, found[1]+" "+found[2])
 		}
@@ -76,17 +67,12 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 	}
 	slices.Sort(documented)
 	var written []string
-	source, err := os.ReadFile(filepath.Join("..", "internal", "limit", "verdict.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := check.Must(os.ReadFile(filepath.Join("..", "internal", "limit", "verdict.go")))(t)
 	for _, found := range regexp.MustCompile(`(?:enc\.Add\w+|zap\.Objects)\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
 		written = append(written, found[1])
 	}
 	slices.Sort(written)
-	if !slices.Equal(documented, written) {
-		t.Errorf("got the fields %v in the documentation, want %v", documented, written)
-	}
+	check.Slices(t, documented, written, "the fields in the documentation")
 }
 
 // The messages in the table of the log are those that the code logs, as far as they
@@ -96,18 +82,12 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 	table, _, _ = strings.Cut(table, "\n\n")
 	var code strings.Builder
 	for _, folder := range []string{"..", "../*", "../internal/*"} {
-		files, err := filepath.Glob(folder + "/*.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := check.Must(filepath.Glob(folder + "/*.go"))(t)
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := check.Must(os.ReadFile(file))(t)
 			code.Write(source)
 		}
 	}
@@ -124,16 +104,11 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 			}
 		}
 	}
-	if n != 11 {
-		t.Errorf("got %d messages, want 11", n)
-	}
+	check.Equal(t, n, 11, "messages")
 }
 
 func TestTheDocumentationListsTheReasons(t *testing.T) {
-	page, err := os.ReadFile("../../docs/options.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/options.md"))(t)
 	_, table, _ := strings.Cut(string(page), "\n| reason | the request was refused because | `Retry-After` |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var documented, want []string
@@ -148,31 +123,22 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	want = append(want, "in_flight yes", "queue_full yes", "timeout yes", "too_large no") // of in_flight, beside those that zones have
 	slices.Sort(documented)
 	slices.Sort(want)
-	if !slices.Equal(documented, want) {
-		t.Errorf("got the reasons %q in the documentation, want %q", documented, want)
-	}
+	check.Slices(t, documented, want, "the reasons in the documentation")
 }
 
 // Every flag of a command is on one of the pages about commands.
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var pages strings.Builder
 	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics", "admin-api"} {
-		page, err := os.ReadFile("../../docs/" + name + ".md")
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := check.Must(os.ReadFile("../../docs/" + name + ".md"))(t)
 		pages.Write(page)
 	}
 	all := new(cobra.Command)
 	caddycmd.Commands()["throttle"].CobraFunc(all)
 	for _, command := range all.Commands() {
-		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
-			t.Errorf("got nothing about caddy throttle %s", command.Name())
-		}
+		check.That(t, strings.Contains(pages.String(), "caddy throttle "+command.Name()), "got nothing about caddy throttle %s", command.Name())
 		flags := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(command.Flags().FlagUsages(), -1)
-		if len(flags) == 0 {
-			t.Errorf("caddy throttle %s: got no flags", command.Name())
-		}
+		check.That(t, len(flags) != 0, "caddy throttle %s: got no flags", command.Name())
 		for _, flag := range flags {
 			if !regexp.MustCompile(flag[1] + `\b`).MatchString(pages.String()) {
 				t.Errorf("caddy throttle %s: got nothing about %s", command.Name(), flag[1])
@@ -183,10 +149,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 
 // The page about logs names every field of the commands' JSON.
 func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
-	page, err := os.ReadFile("../../docs/logs-and-metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/logs-and-metrics.md"))(t)
 	_, text, _ := strings.Cut(string(page), "\n## JSON\n")
 	recommended, replayed, _ := strings.Cut(text, "`replay --json`")
 	for _, test := range []struct {
@@ -197,13 +160,9 @@ func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
 		{"replay", recommended + replayed, tune.Report{}},
 	} {
 		names := jsonNames(reflect.TypeOf(test.of))
-		if len(names) < 10 {
-			t.Errorf("%s: got the fields %v, want more", test.name, names)
-		}
+		check.That(t, len(names) >= 10, "%s: got the fields %v, want more", test.name, names)
 		for _, name := range names {
-			if !strings.Contains(test.text, "`"+name+"`") {
-				t.Errorf("%s: got nothing about the field %q", test.name, name)
-			}
+			check.That(t, strings.Contains(test.text, "`"+name+"`"), "%s: got nothing about the field %q", test.name, name)
 		}
 	}
 }
@@ -231,17 +190,10 @@ func jsonNames(of reflect.Type) (names []string) {
 // The example of JSON has every field of a zone. That it is valid is tested with the
 // documentation.
 func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
-	example, err := os.ReadFile("../../docs/example.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := check.Must(os.ReadFile("../../docs/example.json"))(t)
 	names := jsonNames(reflect.TypeFor[limit.Zone]())
-	if len(names) < 50 {
-		t.Errorf("got the fields %v, want more", names)
-	}
+	check.That(t, len(names) >= 50, "got the fields %v, want more", names)
 	for _, name := range names {
-		if !strings.Contains(string(example), `"`+name+`":`) {
-			t.Errorf("got no %q in the example", name)
-		}
+		check.That(t, strings.Contains(string(example), `"`+name+`":`), "got no %q in the example", name)
 	}
 }

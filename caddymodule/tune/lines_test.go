@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // fence is a block of a Caddyfile in a page.
@@ -24,9 +25,7 @@ var fence = regexp.MustCompile("(?s)```caddyfile\n(.*?)```")
 func documented(t *testing.T) map[string][]byte {
 	t.Helper()
 	pages, err := filepath.Glob("../../docs/recipes/*.md")
-	if err != nil || len(pages) < 5 {
-		t.Fatalf("got %q, %v, want the recipes", pages, err)
-	}
+	check.Assume(t, err == nil && len(pages) >= 5, "got %q, %v, want the recipes", pages, err)
 	all := make(map[string][]byte)
 	add := func(name, caddyfile string) {
 		if strings.Contains(caddyfile, "zone ") && strings.Contains(caddyfile, "throttle") {
@@ -37,18 +36,13 @@ func documented(t *testing.T) map[string][]byte {
 		}
 	}
 	for _, page := range append(pages, "../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(page))(t)
 		for i, block := range fence.FindAllStringSubmatch(string(text), -1) {
 			add(fmt.Sprintf("%s, block %d", filepath.Base(page), i+1), block[1])
 		}
 	}
 	example, err := os.ReadFile("../../Caddyfile.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	add("Caddyfile.example", string(example))
 	return all
 }
@@ -110,9 +104,7 @@ func madeLog(seed uint64, hosts []string) string {
 func withLimit(t *testing.T, config []byte, zone, limit string) []byte {
 	t.Helper()
 	var whole any
-	if err := json.Unmarshal(config, &whole); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(config, &whole))
 	var change func(any)
 	change = func(part any) {
 		switch part := part.(type) {
@@ -130,10 +122,7 @@ func withLimit(t *testing.T, config []byte, zone, limit string) []byte {
 		}
 	}
 	change(whole)
-	changed, err := json.Marshal(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changed := check.Must(json.Marshal(whole))(t)
 	return changed
 }
 
@@ -163,22 +152,16 @@ func TestRecommendedFiguresAreThoseOfAReplay(t *testing.T) {
 			file := writeFile(t, "caddy.json", string(configs[name]))
 			out, complaint, err := run(t.Context(), "recommend", "--json", "--config", file, log)
 			if err != nil {
-				if !strings.Contains(complaint, "is left out") {
-					t.Fatalf("%s: got %v: %s", name, err, complaint)
-				}
+				check.Assume(t, strings.Contains(complaint, "is left out"), "%s: got %v: %s", name, err, complaint)
 				continue
 			}
 			found := new(tune.Recommendation)
-			if err := json.Unmarshal([]byte(out), found); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, json.Unmarshal([]byte(out), found))
 			for _, z := range found.Zones {
 				best := z.Units.Best()
 				pasted := writeFile(t, "pasted.json", string(withLimit(t, configs[name], z.Zone, best.Text())))
 				r := ranJSON[tune.Report](t, "replay", "--config", pasted, "--zone", z.Zone, log)
-				if len(r.Zones) != 1 {
-					t.Fatalf("%s, zone %s: got %d zones, want one", name, z.Zone, len(r.Zones))
-				}
+				check.Need(t, len(r.Zones), 1, "%s, zone %s: zones", name, z.Zone)
 				d := r.Zones[0]
 				got := fmt.Sprint(d.Requests, d.Keys, d.RefusedKeys, d.RefusedPeople, d.Decisions["refused"]+d.Decisions["shadow_refused"])
 				if want := fmt.Sprint(z.Requests, z.Keys, best.RefusedKeys, best.RefusedPeople, best.RefusedRequests); got != want {
@@ -198,9 +181,7 @@ func TestRecommendedFiguresAreThoseOfAReplay(t *testing.T) {
 			}
 		}
 	}
-	if refusing < 10 || corrected < 5 {
-		t.Errorf("got %d limits that refuse, and %d zones whose costs are not 1, want ten and five", refusing, corrected)
-	}
+	check.That(t, refusing >= 10 && corrected >= 5, "got %d limits that refuse, and %d zones whose costs are not 1, want ten and five", refusing, corrected)
 	t.Logf("%d limits refuse, %d zones have other costs, of %d configs", refusing, corrected, len(names))
 }
 
@@ -217,9 +198,8 @@ func TestPeopleAreJudgedByAllTheirRequests(t *testing.T) {
 	for key, people := range map[string]int{"ipv6 64": 0, "ipv6 48": 1} {
 		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone login {\nmatch path /login\nlimit 3 1/d\nkey client_ip {\n"+key+"\n}\n}\n}\n}\n")
 		z := ranJSON[tune.Report](t, "replay", "--config", config, log).Zones[0]
-		if best := recommended(t, log, "--config", config, "--check", "3 1/d").Zones[0].Units.Best(); z.RefusedPeople != people || best.RefusedPeople != people || z.RefusedKeys != 1 {
-			t.Errorf("%s: got %+v and %+v, want %d people of one key refused", key, z, best, people)
-		}
+		best := recommended(t, log, "--config", config, "--check", "3 1/d").Zones[0].Units.Best()
+		check.That(t, z.RefusedPeople == people && best.RefusedPeople == people && z.RefusedKeys == 1, "%s: got %+v and %+v, want %d people of one key refused", key, z, best, people)
 	}
 }
 
@@ -229,9 +209,8 @@ func TestTheHostsOfALogAreSaidWhereTheConfigHasOthers(t *testing.T) {
 	config := writeFile(t, "Caddyfile", "example.com {\nthrottle pages 5 1/s\n}\n")
 	for _, command := range []string{"recommend", "replay"} {
 		out := ran(t, command, "--config", config, log)
-		if want := " requests are for hosts of which the config has no site: www.example.com ("; !strings.Contains(out, want) || !strings.Contains(out, "It has example.com:") {
-			t.Errorf("%s: got\n%s\nwant %q", command, out, want)
-		}
+		want := " requests are for hosts of which the config has no site: www.example.com ("
+		check.That(t, strings.Contains(out, want) && strings.Contains(out, "It has example.com:"), "%s: got\n%s\nwant %q", command, out, want)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A month is traffic of which its maker knows who sent it.
@@ -119,17 +120,12 @@ var sites = []struct {
 
 // misjudged counts the people who do not look like people, and the others who do.
 func (m *month) misjudged(t *testing.T, log string) (people, others int) {
-	in, err := accesslog.Open([]string{log}, accesslog.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := check.Must(accesslog.Open([]string{log}, accesslog.Options{}))(t)
 	defer in.Close()
 	var known clients.Log
 	by := known.By(32, 64)
 	for r, err := range in.Requests {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		known.Add(r)
 	}
 	for addr, who := range m.who {
@@ -215,16 +211,11 @@ func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
 			}
 			decisions := filepath.Join(t.TempDir(), "decisions.jsonl")
 			ran(t, "replay", "--config", writeFile(t, "Caddyfile", ":80 {\n"+lines+"}\n"), "--requests", decisions, log)
-			data, err := os.ReadFile(decisions)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := check.Must(os.ReadFile(decisions))(t)
 			keys, refused := make(map[string]map[string]bool), make(map[string]int)
 			for line := range strings.Lines(string(data)) {
 				var d struct{ Key, Decision string }
-				if err := json.Unmarshal([]byte(line), &d); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, json.Unmarshal([]byte(line), &d))
 				if kind := m.who[d.Key]; d.Decision == decision {
 					refused[kind]++
 					if keys[kind] == nil {

@@ -13,15 +13,13 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // tenLogs are made here, besides those of the folder that the environment variable
 // TUNING_LOGS names.
 func tenLogs(t *testing.T) []string {
-	logs, err := filepath.Glob(filepath.Join(os.Getenv("TUNING_LOGS"), "*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	logs := check.Must(filepath.Glob(filepath.Join(os.Getenv("TUNING_LOGS"), "*.log")))(t)
 	logs = append(logs, writeLog(t, mixedLines()...))
 	for seed := range uint64(9) {
 		logs = append(logs, writeLog(t, made(seed, 1).lines...))
@@ -178,10 +176,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 	said := regexp.MustCompile(`It would have refused ([\d,]+) of ([\d,]+) clients and ([\d,]+) of ([\d,]+) requests`)
 	recommends := 0
 	for _, log := range tenLogs(t) {
-		data, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := check.Must(os.ReadFile(log))(t)
 		for _, spare := range []string{"99.9", "95"} {
 			z, keys := recommended(t, log, "--spare", spare).Zones[0], bruteKeys(string(data))
 			if unknown := len(keys["@share"].pages); 2*unknown > z.Requests && z.Caddyfile != "" {
@@ -197,9 +192,8 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 				if i == want.leak {
 					point = [4]int{want.burst, want.refused[0], want.refused[1], want.refused[2]}
 				}
-				if got := [4]int{int(p.Capacity), p.RefusedKeys, p.RefusedPeople, p.RefusedRequests}; got != point {
-					t.Errorf("%s, spare %s, leak %s: got %v, want capacity, clients, people and requests %v", log, spare, p.Leak, got, point)
-				}
+				got := [4]int{int(p.Capacity), p.RefusedKeys, p.RefusedPeople, p.RefusedRequests}
+				check.That(t, got == point, "%s, spare %s, leak %s: got %v, want capacity, clients, people and requests %v", log, spare, p.Leak, got, point)
 			}
 			if z.Units.Recommended != want.leak {
 				t.Errorf("%s, spare %s: got leak %s, want the one of index %d", log, spare, z.Units.Best().Leak, want.leak)
@@ -223,9 +217,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 			}
 		}
 	}
-	if recommends < 10 {
-		t.Errorf("got %d recommendations, want ten at least", recommends)
-	}
+	check.That(t, recommends >= 10, "got %d recommendations, want ten at least", recommends)
 }
 
 // assetPaths are what the logs here have for assets.
@@ -239,10 +231,7 @@ func TestARecommendationIsStable(t *testing.T) {
 		logs = logs[:4]
 	}
 	for _, log := range logs {
-		data, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := check.Must(os.ReadFile(log))(t)
 		answers, most := make(map[string]int), 0
 		for seed := range uint64(12) {
 			rng := rand.New(rand.NewPCG(seed, 2))

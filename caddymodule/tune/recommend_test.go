@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A combinedLine is a line of a combined log, at a time after the start of all logs here.
@@ -63,17 +64,12 @@ func recommended(t testing.TB, log string, flags ...string) *tune.Recommendation
 func TestTheRecommendedLinesAdapt(t *testing.T) {
 	r := recommended(t, writeLog(t, mixedLines()...), "--spare", "97")
 	z := r.Zones[0]
-	if !strings.Contains(z.Caddyfile, "exempt static_files") {
-		t.Fatalf("got\n%s\nwant lines that exempt static files", z.Caddyfile)
-	}
+	check.Assume(t, strings.Contains(z.Caddyfile, "exempt static_files"), "got\n%s\nwant lines that exempt static files", z.Caddyfile)
 	adapted := adapt(t, "example.com {\nroot * /srv\n"+z.Caddyfile+"php_fastcgi unix//run/php.sock\n}\n")
 	best := z.Units.Best()
-	if want := fmt.Sprintf(`"exempt_static_files":[{}],"limit":"%v %s"`, best.Capacity, best.Leak); !bytes.Contains(adapted, []byte(want)) {
-		t.Errorf("got %s, want it to contain %s", adapted, want)
-	}
-	if !bytes.Contains(adapted, []byte(`"shadow":{}`)) {
-		t.Errorf("got %s, want a zone in shadow", adapted)
-	}
+	want := fmt.Sprintf(`"exempt_static_files":[{}],"limit":"%v %s"`, best.Capacity, best.Leak)
+	check.That(t, bytes.Contains(adapted, []byte(want)), "got %s, want it to contain %s", adapted, want)
+	check.That(t, bytes.Contains(adapted, []byte(`"shadow":{}`)), "got %s, want a zone in shadow", adapted)
 }
 
 // TestTheRecommendedLinesOfAZoneOfAConfigAdapt puts them where they say.
@@ -82,34 +78,25 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 	file := writeFile(t, "Caddyfile", config)
 	log := writeLog(t, mixedLines()...)
 	r := recommended(t, log, "--config", file)
-	if len(r.Zones) != 2 || r.Zones[0].Zone != "pages" || r.Zones[1].Zone != "rest" {
-		t.Fatalf("got %d zones, want pages and rest", len(r.Zones))
-	}
+	check.Assume(t, len(r.Zones) == 2 && r.Zones[0].Zone == "pages" && r.Zones[1].Zone == "rest", "got %d zones, want pages and rest", len(r.Zones))
 	rest, n := r.Zones[1], len(mixedLines())-60
 	if rest.Requests != n || rest.Keys != 44 || rest.Units.Load != 3*float64(n) {
 		t.Errorf("got %d requests of %d keys with a load of %v, want %d of 44 with three times that: the zone's match and cost count", rest.Requests, rest.Keys, rest.Units.Load, n)
 	}
-	if pages := r.Zones[0]; pages.Requests != len(mixedLines())-60 {
-		t.Errorf("got %d requests of pages, want all but the posts: the zone exempts no assets", pages.Requests)
-	}
+	check.Equal(t, r.Zones[0].Requests, len(mixedLines())-60, "requests of pages, want all but the posts: the zone exempts no assets")
 	adapt(t, strings.Replace(config, "limit 9 5/m\n", rest.Caddyfile, 1))
 	one := recommended(t, log, "--config", file, "--zone", "rest", "--spare", "100")
-	if len(one.Zones) != 1 || one.Zones[0].Zone != "rest" {
-		t.Errorf("got %d zones with --zone, want rest alone", len(one.Zones))
-	}
+	check.That(t, len(one.Zones) == 1 && one.Zones[0].Zone == "rest", "got %d zones with --zone, want rest alone", len(one.Zones))
 }
 
 // TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines, spelled as they were given.
 func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
 	r := recommended(t, writeLog(t, mixedLines()...), "--key", "client_ip", "--key", "method", "--cost", "2")
 	z := r.Zones[0]
-	if want := "\t\tkey client_ip method\n\t\tcost 2\n\t\tlimit "; !strings.Contains(z.Caddyfile, want) {
-		t.Errorf("got\n%s\nwant it to contain %q", z.Caddyfile, want)
-	}
+	want := "\t\tkey client_ip method\n\t\tcost 2\n\t\tlimit "
+	check.That(t, strings.Contains(z.Caddyfile, want), "got\n%s\nwant it to contain %q", z.Caddyfile, want)
 	adapt(t, "example.com {\nroot * /srv\n"+z.Caddyfile+"respond ok\n}\n")
-	if z.Units.Load != 2*float64(z.Requests) {
-		t.Errorf("got a load of %v by %d requests, want 2 for each", z.Units.Load, z.Requests)
-	}
+	check.That(t, z.Units.Load == 2*float64(z.Requests), "got a load of %v by %d requests, want 2 for each", z.Units.Load, z.Requests)
 }
 
 // TestRecommendRefusesWrongUse: what is wrong is said before a log is read.
@@ -133,9 +120,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
 		{"a key and a config", []string{"--config", config, "--key", "host"}, "exclude each other"},
 	} {
-		if got := wrongUse(t, append([]string{"recommend", log}, c.flags...)...); !strings.Contains(got, c.want) {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		check.Contains(t, wrongUse(t, append([]string{"recommend", log}, c.flags...)...), c.want, "%s", c.name)
 	}
 }
 
@@ -149,25 +134,20 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	r := recommended(t, writeLog(t, lines...), "--key", "header User-Agent")
 	r.Zones[0].Withheld = nil // which would leave the list out
 	r.Zones[0].Refused = append(r.Zones[0].Refused, clients.Key{Key: "\x1b[2Jkey", Sender: clients.Sender{Agent: "\x07agent", Asks: "/\x1b]0;"}})
-	if got := r.Text(); strings.ContainsAny(got, "\x1b\x07\x00") || !strings.Contains(got, `\x1b[2Jkey`) {
-		t.Errorf("got control bytes, or no key, in %q", got)
-	}
+	got := r.Text()
+	check.That(t, !strings.ContainsAny(got, "\x1b\x07\x00") && strings.Contains(got, `\x1b[2Jkey`), "got control bytes, or no key, in %q", got)
 }
 
 // TestTheJSONOfARecommendationHasNoNulls: scripts iterate over its lists.
 func TestTheJSONOfARecommendationHasNoNulls(t *testing.T) {
 	got := ran(t, "recommend", "--json", writeLog(t, mixedLines()[:1]...))
-	if strings.Contains(got, "null") || strings.Contains(got, "NaN") {
-		t.Errorf("got %s, want no null in it", got)
-	}
+	check.That(t, !strings.Contains(got, "null") && !strings.Contains(got, "NaN"), "got %s, want no null in it", got)
 }
 
 // TestALogOfAssetsOnlyHasNothingToRecommend and says so.
 func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
 	got := ran(t, "recommend", writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}))
-	if !strings.Contains(got, "No zone charges any of these requests.") {
-		t.Errorf("got %q, want that no zone charges any", got)
-	}
+	check.Contains(t, got, "No zone charges any of these requests.", "want that no zone charges any")
 }
 
 // TestAZoneThatSettlesSecondsIsJudgedByThem: the time is charged when the response is there,
@@ -181,9 +161,8 @@ func TestAZoneThatSettlesSecondsIsJudgedByThem(t *testing.T) {
 	for limit, refused := range map[string]int{"3 15/s": 0, "3 1/h": 280} {
 		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit "+limit+"\n}\n}\n}\n")
 		z := recommended(t, log, "--config", config, "--check", limit).Zones[0]
-		if best := z.Units.Best(); z.Units.Load != 1275 || best.RefusedRequests != refused {
-			t.Errorf("limit %s: got a load of %v and %+v, want 1275 seconds and %d refused", limit, z.Units.Load, best, refused)
-		}
+		best := z.Units.Best()
+		check.That(t, z.Units.Load == 1275 && best.RefusedRequests == refused, "limit %s: got a load of %v and %+v, want 1275 seconds and %d refused", limit, z.Units.Load, best, refused)
 		flags := recommended(t, log, "--settle", "seconds", "--check", limit).Zones[0]
 		if got := flags.Units.Best().RefusedRequests; got != refused || !strings.Contains(flags.Caddyfile, "\t\tlimit "+limit+"\n\t\tsettle seconds\n") {
 			t.Errorf("limit %s: got %d refused with --settle and\n%s\nwant %d", limit, got, flags.Caddyfile, refused)
@@ -198,14 +177,10 @@ func TestRecommendCountsInWords(t *testing.T) {
 		`192.0.2.2 - - [07/Mar/2026:10:00:02 +0000] "CONNECT example.com:443 HTTP/1.1" 405 5 "-" "-"` + "\n"
 	out := ran(t, "recommend", writeFile(t, "access.log", log))
 	for _, want := range []string{"- Only 1 request was charged.", "1 request of 1 client from", "\nNo limit is recommended:\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("got\n%s\nwant %q", out, want)
-		}
+		check.That(t, strings.Contains(out, want), "got\n%s\nwant %q", out, want)
 	}
 	for _, wrong := range []string{"1 requests", "1 clients", "Mind:"} {
-		if strings.Contains(out, wrong) {
-			t.Errorf("got %q in\n%s", wrong, out)
-		}
+		check.That(t, !strings.Contains(out, wrong), "got %q in\n%s", wrong, out)
 	}
 }
 
@@ -215,9 +190,7 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
 	}
 	r := recommended(t, writeFile(t, "access.log", log.String()))
-	if r.Log.Unlogged != 1234 {
-		t.Errorf("got %d, want 1234", r.Log.Unlogged)
-	}
+	check.Equal(t, r.Log.Unlogged, 1234)
 	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because refusal log kept them out: their clients seem quieter than they were: 1,234.") {
 		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
@@ -231,10 +204,7 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 	readable := writeFile(t, "readable.log", `{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["a=b"]}},"duration":0.2,"status":200,"size":1}`+"\n")
 	combined := writeLog(t, mixedLines()[:20]...)
 	replaced := func(name, by string) string {
-		data, err := os.ReadFile(redacted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := check.Must(os.ReadFile(redacted))(t)
 		return writeFile(t, name, strings.ReplaceAll(string(data), `{"Cookie":["REDACTED"]}`, by))
 	}
 	hashed, deleted := replaced("hashed.log", `{"Cookie":["b5d4045c"]}`), replaced("deleted.log", "{}")
@@ -255,9 +225,8 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\n"+c.site+"\n}\n}\n")
 		notes := strings.Join(recommended(t, c.log, "--config", config).Notes, "\n")
 		left := "zone members is left out: its matchers or costs look at the header " + c.hidden + ", which the log does not show."
-		if got := strings.Contains(notes, left); got != (c.hidden != "") {
-			t.Errorf("%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
-		}
+		got := strings.Contains(notes, left)
+		check.That(t, got == (c.hidden != ""), "%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
 		r := ranJSON[tune.Report](t, "replay", "--config", config, c.log)
 		said := "zone members: its matchers or costs look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
 		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
@@ -279,9 +248,8 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
 	log := writeLog(t, mixedLines()...)
 	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--limit", "60 1/s", log)
-	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "260 requests for static assets count here.") {
-		t.Errorf("got the notes %q, want that 260 assets count", r.Notes)
-	}
+	notes := strings.Join(r.Notes, "\n")
+	check.That(t, strings.Contains(notes, "260 requests for static assets count here."), "got the notes %q, want that 260 assets count", r.Notes)
 	checked := recommended(t, log, "--check", "60 1/s").Zones[0].Units.Best()
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone pages {\nexempt path *.css\nlimit 60 1/s\n}\n}\n}\n")
 	z := ranJSON[tune.Report](t, "replay", "--config", config, log).Zones[0]

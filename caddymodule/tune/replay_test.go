@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // run runs a command, and returns what it prints.
@@ -36,9 +37,7 @@ func run(ctx context.Context, args ...string) (out, complaint string, err error)
 func ran(t testing.TB, args ...string) string {
 	t.Helper()
 	out, complaint, err := run(t.Context(), args...)
-	if err != nil || complaint != "" {
-		t.Fatalf("%q: got %v and %s", args, err, complaint)
-	}
+	check.Assume(t, err == nil && complaint == "", "%q: got %v and %s", args, err, complaint)
 	return out
 }
 
@@ -46,9 +45,7 @@ func ran(t testing.TB, args ...string) string {
 func ranJSON[T any](t testing.TB, args ...string) *T {
 	t.Helper()
 	found := new(T)
-	if err := json.Unmarshal([]byte(ran(t, append(args, "--json")...)), found); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(ran(t, append(args, "--json")...)), found))
 	return found
 }
 
@@ -56,9 +53,7 @@ func ranJSON[T any](t testing.TB, args ...string) *T {
 func wrongUse(t *testing.T, args ...string) string {
 	t.Helper()
 	out, complaint, err := run(t.Context(), args...)
-	if err == nil || err.Error() != "exiting with status 2" || out != "" {
-		t.Errorf("%q: got %v and %q, want exit code 2", args, err, out)
-	}
+	check.That(t, err != nil && err.Error() == "exiting with status 2" && out == "", "%q: got %v and %q, want exit code 2", args, err, out)
 	return complaint
 }
 
@@ -66,9 +61,7 @@ func wrongUse(t *testing.T, args ...string) string {
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -82,9 +75,7 @@ func adapted(caddyfile string) ([]byte, error) {
 func adapt(t testing.TB, caddyfile string) []byte {
 	t.Helper()
 	adapted, err := adapted(caddyfile)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, caddyfile)
-	}
+	check.Assume(t, err == nil, "%v\n%s", err, caddyfile)
 	return adapted
 }
 
@@ -103,9 +94,8 @@ func TestErrorsInFlagsNameTheFlag(t *testing.T) {
 		{[]string{"--limit", "5 1/s", "--key", " "}, "--key: "},
 		{[]string{"--limit", "5 1/s", "--key", ""}, "--key: no source: want client_ip"},
 	} {
-		if got := wrongUse(t, append([]string{"replay", log}, test.flags...)...); !strings.HasPrefix(got, "Error: "+test.want) || strings.Contains(got, "at flags") {
-			t.Errorf("got %q, want it to begin with %s", got, test.want)
-		}
+		got := wrongUse(t, append([]string{"replay", log}, test.flags...)...)
+		check.That(t, strings.HasPrefix(got, "Error: "+test.want) && !strings.Contains(got, "at flags"), "got %q, want it to begin with %s", got, test.want)
 	}
 }
 
@@ -129,10 +119,7 @@ func TestAReplayOfShadowDecidesAsEnforcementWould(t *testing.T) {
 	decided := func(block string) map[string]string {
 		each := filepath.Join(t.TempDir(), "requests.json")
 		ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
-		raw, err := os.ReadFile(each)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(each))(t)
 		seen := make(map[string]string)
 		for line := range bytes.Lines(raw) {
 			var d struct {
@@ -140,20 +127,14 @@ func TestAReplayOfShadowDecidesAsEnforcementWould(t *testing.T) {
 				Zone, Decision, Reason string
 				Delay                  float64 `json:"delay"`
 			}
-			if err := json.Unmarshal(line, &d); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, json.Unmarshal(line, &d))
 			seen[fmt.Sprint(d.Zone, " ", d.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.Decision, "shadow_"), d.Reason, d.Delay)
 		}
-		if len(seen) < 3000 {
-			t.Fatalf("got %d decisions, want one for each request at least", len(seen))
-		}
+		check.Assume(t, len(seen) >= 3000, "got %d decisions, want one for each request at least", len(seen))
 		return seen
 	}
 	whole := strings.Join(zones, "}\n") + "}\n"
-	if !maps.Equal(decided("shadow\n"+whole), decided(whole)) {
-		t.Errorf("got other decisions in shadow than enforced by\n%s", whole)
-	}
+	check.That(t, maps.Equal(decided("shadow\n"+whole), decided(whole)), "got other decisions in shadow than enforced by\n%s", whole)
 }
 
 // A log has the status of a response, and neither its cookies nor its headers.
@@ -174,14 +155,10 @@ func TestReplayRefund(t *testing.T) {
 	} {
 		each := filepath.Join(t.TempDir(), "requests.json")
 		out := ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\nzone login {\nlimit 5 1/d\n"+refund+"\n}\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
-		raw, err := os.ReadFile(each)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(each))(t)
 		refused := bytes.Count(raw, []byte(`"decision":"refused"`))
-		if note := strings.Contains(out, "such refunds are left out"); refused != want.refused || note != want.note {
-			t.Errorf("%s: got %d refused and a note: %v, want %d and %v\n%s", refund, refused, note, want.refused, want.note, out)
-		}
+		note := strings.Contains(out, "such refunds are left out")
+		check.That(t, refused == want.refused && note == want.note, "%s: got %d refused and a note: %v, want %d and %v\n%s", refund, refused, note, want.refused, want.note, out)
 	}
 }
 
@@ -211,20 +188,16 @@ func decidedIn(t *testing.T, directives, log string) (decisions map[string]map[s
 func TestAReplayCountsThoseWhoWouldHaveWaited(t *testing.T) {
 	same := [2]float64{0, 0.1}
 	got, notes := decidedIn(t, "throttle {\nzone queue {\nlimit 6 1/s\ndelay queue 2\n}\n}", logged(t, same, same, same, same, same, same, same))
-	if want := map[string]int{"admitted": 1, "delayed": 5, "refused": 1}; !maps.Equal(got["queue"], want) {
-		t.Errorf("got %v, want %v", got["queue"], want)
-	}
-	if !strings.Contains(notes, "zone queue delays requests, and nobody waits in a replay") {
-		t.Errorf("got the notes %q, want that nobody waits", notes)
-	}
+	want := map[string]int{"admitted": 1, "delayed": 5, "refused": 1}
+	check.That(t, maps.Equal(got["queue"], want), "got %v, want %v", got["queue"], want)
+	check.Contains(t, notes, "zone queue delays requests, and nobody waits in a replay", "the notes, want that nobody waits")
 }
 
 // The first takes ten seconds, which are charged when it ends: after the second has come.
 func TestAReplaySettlesAtTheEndOfTheResponse(t *testing.T) {
 	got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\nsettle seconds after\n}\n}", logged(t, [2]float64{0, 10}, [2]float64{5, 0.1}, [2]float64{11, 0.1}))
-	if want := map[string]int{"admitted": 2, "refused": 1}; !maps.Equal(got["work"], want) {
-		t.Errorf("got %v, want %v", got["work"], want)
-	}
+	want := map[string]int{"admitted": 2, "refused": 1}
+	check.That(t, maps.Equal(got["work"], want), "got %v, want %v", got["work"], want)
 }
 
 func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {

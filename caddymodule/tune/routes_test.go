@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestStripLeavesWhatLeadsToThrottle(t *testing.T) {
@@ -20,14 +22,9 @@ func TestStripLeavesWhatLeadsToThrottle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var server caddyhttp.Server
-			if err := json.Unmarshal([]byte(`{"routes":[`+test.routes+`]}`), &server); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, json.Unmarshal([]byte(`{"routes":[`+test.routes+`]}`), &server))
 			stripped := stripRoutes(server.Routes, false)
-			got, err := json.Marshal(stripped)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := check.Must(json.Marshal(stripped))(t)
 			if string(got) != "["+test.want+"]" {
 				t.Errorf("got %s, want [%s]", got, test.want)
 			}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // summaryLine is one of Caddy's access log, at a second after noon.
@@ -49,9 +50,7 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	if want := "Note: requests that a zone was asked about: 7 of 8.\n"; !strings.Contains(text, want) {
 		t.Errorf("got\n%s\nwant %q", text, want)
 	}
-	if len(r.Zones) != 3 || r.Zones[0].Name != "login" || r.Zones[1].Name != "pages" || r.Zones[2].Name != "slots" {
-		t.Fatalf("got %+v, want the zones login, pages and slots", r.Zones)
-	}
+	check.Assume(t, len(r.Zones) == 3 && r.Zones[0].Name == "login" && r.Zones[1].Name == "pages" && r.Zones[2].Name == "slots", "got %+v, want the zones login, pages and slots", r.Zones)
 	login, pages, slots := r.Zones[0], r.Zones[1], r.Zones[2]
 	if want := map[string]int{"shadow_refused": 2}; !reflect.DeepEqual(login.Decisions, want) || login.Reasons["blocked"] != 2 {
 		t.Errorf("login: got %v and %v, want %v, all blocked", login.Decisions, login.Reasons, want)
@@ -68,17 +67,13 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].LastOver.Sub(pages.Worst[0].FirstOver).Seconds() != 2 {
 		t.Errorf("pages: got %+v, want one key with 3 refusals in 2 seconds", pages.Worst)
 	}
-	if slots.Fullest != [4]int{} || slots.LongestDelay != 2.5 {
-		t.Errorf("slots: got %+v, want a delay of 2.5 s and no buckets", slots)
-	}
+	check.That(t, slots.Fullest == [4]int{} && slots.LongestDelay == 2.5, "slots: got %+v, want a delay of 2.5 s and no buckets", slots)
 }
 
 func TestAFieldThatIsNoneIsCountedAndNoMore(t *testing.T) {
 	_, text := summaryOf(t, summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/", `"text"`), summaryLine(2, "/", `{"zone":7}`), summaryLine(3, "/", `[]`), summaryLine(4, "/", `{}`))
 	for _, want := range []string{"asked about: 1 of 5.\n", "could not be read: 3.\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("got\n%s\nwant %q", text, want)
-		}
+		check.That(t, strings.Contains(text, want), "got\n%s\nwant %q", text, want)
 	}
 }
 
@@ -86,13 +81,9 @@ func TestTheTextOfASummaryEscapesWhatClientsSent(t *testing.T) {
 	evil := strings.ReplaceAll(summaryRefused, "203.0.113.9", `\u001b[2Jevil`)
 	_, text := summaryOf(t, summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/\x1b]0;owned\x07", evil), summaryLine(2, "/", summaryBoth))
 	for _, want := range []string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `1  /\x1b]0;owned\a`, "75% or more        1\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("got\n%s\nwant it to contain %q", text, want)
-		}
+		check.That(t, strings.Contains(text, want), "got\n%s\nwant it to contain %q", text, want)
 	}
-	if strings.ContainsAny(text, "\x1b\x07") {
-		t.Errorf("got control bytes in %q", text)
-	}
+	check.That(t, !strings.ContainsAny(text, "\x1b\x07"), "got control bytes in %q", text)
 }
 
 func TestASummaryOfALogWithoutTheFieldSaysWhatToRunInstead(t *testing.T) {
@@ -107,10 +98,7 @@ func TestASummarySaysHowManyRefusalsItCannotSee(t *testing.T) {
 		summaryLine(0, "/", `{"zone":"pages","decision":"refused","reason":"capacity","key":"a","level":10,"capacity":10,"unlogged":1200}`),
 		summaryLine(1, "/", strings.ReplaceAll(summaryBoth, `"level":9.5`, `"level":9.5,"unlogged":34`)),
 		summaryLine(2, "/?unlogged", summaryAdmitted))
-	if login, pages := r.Zones[0].Unlogged, r.Zones[1].Unlogged; login != 0 || pages != 1234 || r.Log.Unlogged != 1234 {
-		t.Errorf("got %d, %d and %d, want 0, 1234 and 1234", login, pages, r.Log.Unlogged)
-	}
-	if strings.Count(text, "refused and not in the log, as refusal log says: 1,234") != 1 {
-		t.Errorf("got\n%s\nwant a line with 1,234", text)
-	}
+	login, pages := r.Zones[0].Unlogged, r.Zones[1].Unlogged
+	check.That(t, login == 0 && pages == 1234 && r.Log.Unlogged == 1234, "got %d, %d and %d, want 0, 1234 and 1234", login, pages, r.Log.Unlogged)
+	check.That(t, strings.Count(text, "refused and not in the log, as refusal log says: 1,234") == 1, "got\n%s\nwant a line with 1,234", text)
 }

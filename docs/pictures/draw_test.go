@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestThePicturesAreWhatTheCodeDraws(t *testing.T) {
@@ -27,52 +29,36 @@ func TestThePicturesAreWhatTheCodeDraws(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		if !strings.Contains(want, "prefers-color-scheme:dark") {
-			t.Errorf("%s does not follow the reader's choice of light or dark", name)
-		}
+		check.That(t, strings.Contains(want, "prefers-color-scheme:dark"), "%s does not follow the reader's choice of light or dark", name)
 	}
 	kept, err := filepath.Glob("*.svg")
 	slices.Sort(drawn)
-	if err != nil || !slices.Equal(kept, drawn) {
-		t.Errorf("got the pictures %v, %v, want %v", kept, err, drawn)
-	}
+	check.That(t, err == nil && slices.Equal(kept, drawn), "got the pictures %v, %v, want %v", kept, err, drawn)
 }
 
 // TestThePhonesShowThePage as it is written and coloured.
 func TestThePhonesShowThePage(t *testing.T) {
 	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join("../../caddymodule/internal/refusal", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(filepath.Join("../../caddymodule/internal/refusal", name)))(t)
 		return string(text)
 	}
 	words, sheet := read("languages.json"), read("page.css")
 	for _, s := range screens {
 		_, unit, _ := strings.Cut(s.time, " ")
 		for _, text := range []string{s.title, strings.Join(s.reason, " "), s.wait + " %s.", strings.Join(s.then, " "), s.code, `" ` + unit + `"`} {
-			if !strings.Contains(words, text) {
-				t.Errorf("the page does not say %q", text)
-			}
+			check.That(t, strings.Contains(words, text), "the page does not say %q", text)
 		}
-		if colours := "--back:" + s.back + ";--card:" + s.card + ";--text:" + s.text + ";--soft:" + s.soft; !strings.Contains(sheet, colours) {
-			t.Errorf("the page has not the colours %s", colours)
-		}
+		colours := "--back:" + s.back + ";--card:" + s.card + ";--text:" + s.text + ";--soft:" + s.soft
+		check.That(t, strings.Contains(sheet, colours), "the page has not the colours %s", colours)
 	}
-	if !strings.Contains(read("page.go"), accent) {
-		t.Errorf("the page's accent is not %s", accent)
-	}
+	check.That(t, strings.Contains(read("page.go"), accent), "the page's accent is not %s", accent)
 }
 
 // TestTheReadmeSaysWhatWasMeasured below its picture.
 func TestTheReadmeSaysWhatWasMeasured(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := check.Must(os.ReadFile("../../README.md"))(t)
 	for _, limits := range []string{"shadow", "enforced"} {
-		if text := fmt.Sprintf("%.1f seconds", typical(limits)); !strings.Contains(string(readme), text) {
-			t.Errorf("got no %q in the README, want what was measured", text)
-		}
+		text := fmt.Sprintf("%.1f seconds", typical(limits))
+		check.That(t, strings.Contains(string(readme), text), "got no %q in the README, want what was measured", text)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const module = "github.com/caddy-throttle/caddy-throttle/"
@@ -36,7 +38,7 @@ var rooms = []room{
 	{"leakybucket/memstore leakybucket/storetest", "leakybucket leakybucket/internal/door leakybucket/key leakybucket/store"},
 	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
-	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},
+	{"leakybucket/storetest/servertest leakybucket/storetest/testseed leakybucket/storetest/check", ""},
 	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},
@@ -100,10 +102,7 @@ var listed = sync.OnceValues(func() ([]byte, error) {
 // packages returns all packages by their import paths, and which of them are built of ours.
 func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	t.Helper()
-	out, err := listed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := check.Must(listed())(t)
 	all = make(map[string]*goPackage)
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		p := new(goPackage)
@@ -120,10 +119,7 @@ func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 }
 
 func TestContributingNamesEachRoom(t *testing.T) {
-	page, err := os.ReadFile("../../CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../CONTRIBUTING.md"))(t)
 	for _, r := range slices.Concat(rooms, guests) {
 		for _, name := range strings.Fields(r.packages) {
 			if !strings.Contains(string(page), "`"+name+"`") && !strings.HasPrefix(name, "caddymodule/tune/internal/") && !strings.HasPrefix(name, "caddymodule/crawler/internal/") {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // quick is a small trial.
@@ -100,14 +102,12 @@ func TestPeopleComeBackAsTheErrorPageSays(t *testing.T) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 				return
 			}
-			if _, err := r.Cookie("pass"); err != nil {
-				t.Error("a person has lost the cookie")
-			}
+			_, err := r.Cookie("pass")
+			check.That(t, err == nil, "a person has lost the cookie")
 		}
 	}, "", s)
-	if c := result.First; c.Refused == 0 || c.Share() < 0.6 {
-		t.Errorf("got %+v, want most people served when they come back", c)
-	}
+	c := result.First
+	check.That(t, c.Refused != 0 && c.Share() >= 0.6, "got %+v, want most people served when they come back", c)
 }
 
 func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
@@ -171,17 +171,13 @@ func TestRobotsThatFarmHaveCookiesFromTheirFirstRequestOn(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}, "", s)
-	if got := result.Cookie.Requests; int64(got) != with.Load() || got == 0 || result.Robot.Requests != int(without.Load()) {
-		t.Errorf("got %d requests of robots that keep cookies, %d with one, want all", got, with.Load())
-	}
-	if refused.Load() <= 25 {
-		t.Errorf("got %d requests before the trial, want more than one for some of 25 robots", refused.Load())
-	}
+	got := result.Cookie.Requests
+	check.That(t, int64(got) == with.Load() && got != 0 && result.Robot.Requests == int(without.Load()), "got %d requests of robots that keep cookies, %d with one, want all", got, with.Load())
+	check.That(t, refused.Load() > 25, "got %d requests before the trial, want more than one for some of 25 robots", refused.Load())
 	synctest.Test(t, func(t *testing.T) {
 		served := direct{func(http.ResponseWriter, *http.Request) {}}
-		if _, err := Run(t.Context(), Site{URL: "http://site.test", transport: served}, s); err == nil {
-			t.Error("got no error from a site that gives no cookies")
-		}
+		_, err := Run(t.Context(), Site{URL: "http://site.test", transport: served}, s)
+		check.That(t, err != nil, "got no error from a site that gives no cookies")
 	})
 }
 
@@ -189,16 +185,11 @@ func TestResultsAreShownAsTables(t *testing.T) {
 	rows := []Row{{"x10", "FIFO <today>", 2, time.Hour, &Result{
 		Member: Count{Wanted: 10, Within30: 9}, First: Count{Wanted: 100, Within30: 4}, Utilisation: 1, Asked: 10, Took: 10.1, Wasted: 4,
 	}}}
-	if got := Table(rows); !strings.Contains(got, "| x10 | FIFO <today> | 2 | 60 | 90.0 | 4.0 | 0.0 | - |") || !strings.Contains(got, "| 0.50 | 40.0 | 1.0 | steady |") {
-		t.Errorf("got %s", got)
-	}
+	got := Table(rows)
+	check.That(t, strings.Contains(got, "| x10 | FIFO <today> | 2 | 60 | 90.0 | 4.0 | 0.0 | - |") && strings.Contains(got, "| 0.50 | 40.0 | 1.0 | steady |"), "got %s", got)
 	var csv strings.Builder
-	if err := WriteCSV(&csv, rows); err != nil {
-		t.Fatal(err)
-	}
-	if got := csv.String(); !strings.Contains(got, "x10,FIFO <today>,2,60,90.0,4.0,0.0,-,") {
-		t.Errorf("got %s", got)
-	}
+	check.OK(t, WriteCSV(&csv, rows))
+	check.Contains(t, csv.String(), "x10,FIFO <today>,2,60,90.0,4.0,0.0,-,")
 }
 
 func TestWorkForNobodyIsCounted(t *testing.T) {
@@ -213,9 +204,7 @@ func TestWorkForNobodyIsCounted(t *testing.T) {
 		mu.Lock()
 		millis, _ := strconv.Atoi(r.URL.Query().Get("ms"))
 		fmt.Fprintf(&lines, "%d %s\n", 1100*millis, r.URL.RawQuery)
-		if err := os.WriteFile(log, []byte(lines.String()), 0o644); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, os.WriteFile(log, []byte(lines.String()), 0o644))
 		mu.Unlock()
 		if strings.HasPrefix(r.Header.Get("X-Forwarded-For"), "101.") {
 			w.WriteHeader(http.StatusBadGateway) // robots get nothing
@@ -241,14 +230,9 @@ func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.6, Asked: 10, Took: 10.2, First: Count{Wanted: 4, Within30: 3}}},
 		{Traffic: "x2", Site: "b", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 12, First: Count{Wanted: 4}}},
 	} {
-		if err := trial.Keep(file); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, trial.Keep(file))
 	}
-	trials, err := Kept(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trials := check.Must(Kept(file))(t)
 	if got := Sum(trials, "x2", "a"); got.Trials != 2 || got.Lasted != 2*time.Minute || got.Disturbed() || got.First.Share() != 0.5 || math.Abs(got.Utilised()-0.7) > 1e-9 {
 		t.Errorf("got %+v %+v, want the last trial of each seed that nothing has disturbed", got, got.Result)
 	}
@@ -281,7 +265,5 @@ func TestPeopleBehindOneAddressAreCountedApartWithTheMembersAmongThem(t *testing
 	if c := result.NAT; c.Sessions == 0 || c.Done != c.Sessions || result.Member.Sessions+result.First.Sessions > 0 {
 		t.Errorf("got %+v, want everybody on the NAT, and served", *result)
 	}
-	if members.Load() == 0 || others.Load() == 0 {
-		t.Errorf("got %d pages of members and %d of others, want both", members.Load(), others.Load())
-	}
+	check.That(t, members.Load() != 0 && others.Load() != 0, "got %d pages of members and %d of others, want both", members.Load(), others.Load())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/httplimit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var served = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
@@ -29,10 +30,7 @@ func limiter(t *testing.T, store leakybucket.Store, capacity, leak float64) *lea
 
 func limiterOf(t *testing.T, store leakybucket.Store, capacity, leak float64, o leakybucket.LimiterOptions) *leakybucket.Limiter {
 	t.Helper()
-	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o))(t)
 	return l
 }
 
@@ -41,16 +39,11 @@ func TestARealServer(t *testing.T) {
 	server := httptest.NewServer(httplimit.Middleware(limiter(t, memstore.New(memstore.Options{}), 3, 0.01), httplimit.Options{})(served))
 	defer server.Close()
 	for i := range 5 {
-		resp, err := http.Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(http.Get(server.URL))(t)
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if i < 3 {
-			if resp.StatusCode != 200 || string(body) != "served" || resp.Header.Get("Retry-After") != "" {
-				t.Errorf("request %d: got %d %q", i, resp.StatusCode, body)
-			}
+			check.That(t, resp.StatusCode == 200 && string(body) == "served" && resp.Header.Get("Retry-After") == "", "request %d: got %d %q", i, resp.StatusCode, body)
 			continue
 		}
 		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "100" || resp.Header.Get("Cache-Control") != "no-store" ||
@@ -97,9 +90,7 @@ func TestKeys(t *testing.T) {
 		for i := 0; i < len(test.header); i += 2 {
 			r.Header.Add(test.header[i], test.header[i+1])
 		}
-		if got := test.key(r); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
-		}
+		check.Equal(t, test.key(r), test.want, "%s", test.name)
 	}
 }
 
@@ -119,9 +110,7 @@ func TestAStoreThatFails(t *testing.T) {
 			for range 50 {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-				if want := map[bool]int{false: 200, true: 503}[closed]; w.Code != want {
-					t.Errorf("fail closed %v: got %d, want %d", closed, w.Code, want)
-				}
+				check.Equal(t, w.Code, map[bool]int{false: 200, true: 503}[closed], "fail closed %v", closed)
 				if closed && w.Header().Get("Cache-Control") != "no-store" {
 					t.Errorf("got %v, want it kept by nobody", w.Header())
 				}
@@ -180,9 +169,8 @@ func TestPlansAreTold(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", test.path, nil))
-		if policy, field := w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit"); w.Code != test.status || policy != test.policy || field != test.field {
-			t.Errorf("got %d, %s, %s, want %+v", w.Code, policy, field, test)
-		}
+		policy, field := w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit")
+		check.That(t, w.Code == test.status && policy == test.policy && field == test.field, "got %d, %s, %s, want %+v", w.Code, policy, field, test)
 	}
 }
 
@@ -207,12 +195,9 @@ func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
 		return w
 	}
 	ask("alice", "/search")
-	if got := ask("alice", "/search"); got.Code != http.StatusTeapot || got.Body.String() != "2 left" || got.Header().Get("Retry-After") != "6" {
-		t.Errorf("got %d %v %q", got.Code, got.Header(), got.Body)
-	}
+	got := ask("alice", "/search")
+	check.That(t, got.Code == http.StatusTeapot && got.Body.String() == "2 left" && got.Header().Get("Retry-After") == "6", "got %d %v %q", got.Code, got.Header(), got.Body)
 	for range 20 {
-		if got := ask("", "/search"); got.Code != 200 {
-			t.Fatalf("without a key: got %d, want it passed", got.Code)
-		}
+		check.Need(t, ask("", "/search").Code, 200, "without a key, want it passed")
 	}
 }

@@ -3,6 +3,8 @@ package key
 import (
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // FuzzAppendPart has two values at a time, so that it can find two that share
@@ -31,11 +33,8 @@ func FuzzAppendPart(f *testing.F) {
 		partA, partB := string(AppendPart(nil, a)), string(AppendPart(nil, b))
 		wantSoundPart(t, a, partA)
 		wantSoundPart(t, b, partB)
-		if (a == b) != (partA == partB) {
-			t.Errorf("%q and %q: got parts %q and %q, want them alike only if the values are", a, b, partA, partB)
-		}
-		if got := string(AppendPart([]byte("zone/"), a)); got != "zone/"+partA {
-			t.Errorf("%q: got %q behind a zone, want %q", a, got, "zone/"+partA)
-		}
+		check.That(t, (a == b) == (partA == partB), "%q and %q: got parts %q and %q, want them alike only if the values are", a, b, partA, partB)
+		got := string(AppendPart([]byte("zone/"), a))
+		check.That(t, got == "zone/"+partA, "%q: got %q behind a zone, want %q", a, got, "zone/"+partA)
 	})
 }

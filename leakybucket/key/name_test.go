@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -58,26 +59,20 @@ func TestPartsStayReadableWhereTheyCan(t *testing.T) {
 		strings.Repeat("/", 86):    digestOf(strings.Repeat("/", 86)),
 		strings.Repeat("x", 1<<20): digestOf(strings.Repeat("x", 1<<20)),
 	} {
-		if got := string(AppendPart([]byte("zone/"), value)); got != "zone/"+want {
-			t.Errorf("%.40q: got %q, want %q", value, got, "zone/"+want)
-		}
+		check.Equal(t, string(AppendPart([]byte("zone/"), value)), "zone/"+want, "%.40q", value)
 	}
 }
 
 func TestADigestIsOfTheWholeValue(t *testing.T) {
 	for _, value := range []string{"", "secret", "@", strings.Repeat("x", 10_000)} {
-		if got, want := string(AppendDigest([]byte("zone/"), value)), "zone/"+digestOf(value); got != want {
-			t.Errorf("%.40q: got %q, want %q", value, got, want)
-		}
+		check.Equal(t, string(AppendDigest([]byte("zone/"), value)), "zone/"+digestOf(value), "%.40q", value)
 	}
 }
 
 // wantSoundPart checks what every part must be, whoever wrote the value.
 func wantSoundPart(t *testing.T, value, part string) {
 	t.Helper()
-	if len(part) > longestPart {
-		t.Errorf("%.40q: got a part of %d bytes, want at most %d", value, len(part), longestPart)
-	}
+	check.That(t, len(part) <= longestPart, "%.40q: got a part of %d bytes, want at most %d", value, len(part), longestPart)
 	if strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f }) || !utf8.ValidString(part) {
 		t.Errorf("%.40q: got %q, want no slash, no control byte and valid UTF-8", value, part)
 	}
@@ -130,18 +125,14 @@ func TestDistinctValuesHaveDistinctParts(t *testing.T) {
 		}
 		values[part] = value
 	}
-	if len(values) < 50_000 {
-		t.Errorf("distinct parts: got %d, want 50000 or more", len(values))
-	}
+	check.That(t, len(values) >= 50_000, "distinct parts: got %d, want 50000 or more", len(values))
 }
 
 func TestPartsAreAppendedWithoutTouchingWhatStandsBefore(t *testing.T) {
 	for _, value := range []string{"a", "\xff", strings.Repeat("x", 300)} {
 		name := append(make([]byte, 0, 1024), "zone/@client_ip/"...)
 		got := AppendPart(name, value)
-		if !bytes.HasPrefix(got, []byte("zone/@client_ip/")) || &got[0] != &name[0] {
-			t.Errorf("%.40q: got %q, want it appended in place", value, got)
-		}
+		check.That(t, bytes.HasPrefix(got, []byte("zone/@client_ip/")) && &got[0] == &name[0], "%.40q: got %q, want it appended in place", value, got)
 	}
 }
 
@@ -172,9 +163,7 @@ func TestClientsAreToldApartByPrefix(t *testing.T) {
 		{"64:ff9b:1::203.0.113.7", 32, 128, "64:ff9b:1::cb00:7107/128"}, // of an operator's own layout
 	} {
 		addr := netip.MustParseAddr(test.addr)
-		if got := ClientPrefix(addr, test.ipv4, test.ipv6).String(); got != test.want {
-			t.Errorf("%s of /%d and /%d: got %s, want %s", test.addr, test.ipv4, test.ipv6, got, test.want)
-		}
+		check.Equal(t, ClientPrefix(addr, test.ipv4, test.ipv6).String(), test.want, "%s of /%d and /%d", test.addr, test.ipv4, test.ipv6)
 	}
 	if got := ClientPrefix(netip.Addr{}, 32, 64); got.IsValid() {
 		t.Errorf("no address: got %v, want no prefix", got)

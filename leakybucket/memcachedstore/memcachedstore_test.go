@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -21,10 +22,7 @@ var prefixes atomic.Int64
 
 func open(tb testing.TB, server *servertest.Memcached, prefix string) *Store {
 	tb.Helper()
-	s, err := Open(server.Addr, Options{Prefix: prefix})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := check.Must(Open(server.Addr, Options{Prefix: prefix}))(tb)
 	tb.Cleanup(s.Close)
 	return s
 }
@@ -71,9 +69,7 @@ func TestSeveralProcesses(t *testing.T) {
 	level := 0.0
 	for k := range 3 {
 		d := make([]leakybucket.Decision, 1)
-		if err := stores[0].Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: fmt.Sprint(k), Limit: large, Probe: true}}, d); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, stores[0].Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: fmt.Sprint(k), Limit: large, Probe: true}}, d))
 		level += d[0].Level
 	}
 	got := float64(admitted.Load())
@@ -88,21 +84,14 @@ func TestWhatIsNoBucket(t *testing.T) {
 	s := open(t, server, "p")
 	c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1}
 	for _, text := range []string{"", "junk", "NaN 1 1 0 0", "-1 1 1 0 0", "1 1 1 0", "1 1 1 0 256", "1 x 1 0 0"} {
-		if err := s.client.Set(&memcache.Item{Key: s.name(&c), Value: []byte(text)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); !errors.Is(err, store.ErrBadBucket) {
-			t.Errorf("%q: got %v, want %v", text, err, store.ErrBadBucket)
-		}
+		check.OK(t, s.client.Set(&memcache.Item{Key: s.name(&c), Value: []byte(text)}))
+		check.Is(t, s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)), store.ErrBadBucket, "%q", text)
 		other := c
 		other.Key = "other " + text
-		if err := s.Take(t.Context(), []leakybucket.Charge{other}, make([]leakybucket.Decision, 1)); err != nil {
-			t.Errorf("another bucket: got %v", err)
-		}
+		err := s.Take(t.Context(), []leakybucket.Charge{other}, make([]leakybucket.Decision, 1))
+		check.NoError(t, err, "another bucket")
 	}
-	if err := s.Reset(t.Context(), "z", "k", false); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, s.Reset(t.Context(), "z", "k", false))
 	if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
 		t.Errorf("after a reset: got %v", err)
 	}
@@ -124,8 +113,7 @@ func TestAServerThatIsGone(t *testing.T) {
 
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	for _, test := range []struct{ servers, prefix string }{{"", ""}, {"127.0.0.1:1,", ""}, {"127.0.0.1:1", "a b"}, {"127.0.0.1:1", "ä"}, {"127.0.0.1:1", strings.Repeat("x", 65)}, {"127.0.0.1", ""}} {
-		if s, err := Open(test.servers, Options{Prefix: test.prefix}); err == nil || s != nil {
-			t.Errorf("%+v: got %v, %v, want nil and an error", test, s, err)
-		}
+		s, err := Open(test.servers, Options{Prefix: test.prefix})
+		check.That(t, err != nil && s == nil, "%+v: got %v, %v, want nil and an error", test, s, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -82,9 +83,7 @@ func TestNoLiveBucketIsDroppedBeforeTheStoreIsFull(t *testing.T) {
 	now := second
 	s := New(Options{MaxBuckets: 50_000})
 	held(s, &now)
-	if len(s.shards) < 8 {
-		t.Fatalf("shards: got %d, want several", len(s.shards))
-	}
+	check.Assume(t, len(s.shards) >= 8, "shards: got %d, want several", len(s.shards))
 	for i := range 50_000 {
 		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%900)))
 	}
@@ -133,9 +132,7 @@ func TestTakesOfSeveralMakeRoomForWhatTheyCreate(t *testing.T) {
 	mustBeSound(t, s)
 	s.SetMaxBuckets(1)
 	take(t, s, charge("d", 900), charge("e", 900)) // more than there is room for
-	if got := buckets(s); got != 1 {
-		t.Errorf("a take of two with a bound of one: got %d buckets, want one", got)
-	}
+	check.Equal(t, buckets(s), 1, "a take of two with a bound of one: buckets")
 	mustBeSound(t, s)
 }
 
@@ -164,9 +161,7 @@ func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
 	if buckets(s) != 64 || slots(s) > 128 {
 		t.Errorf("with 64 of 4000 buckets left: got %d, in %d slots, want at most 128", buckets(s), slots(s))
 	}
-	if got := s.Evictions(); got != 0 {
-		t.Errorf("evictions: got %d, want 0", got)
-	}
+	check.Equal(t, s.Evictions(), 0, "evictions")
 }
 
 // A store that was made small and had its bound raised has large shards.
@@ -202,9 +197,8 @@ func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
 	for i := range groups {
 		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
 	}
-	if got := buckets(s); got != groups {
-		t.Errorf("buckets: got %d, want the %d new ones", got, groups)
-	}
+	got := buckets(s)
+	check.That(t, got == groups, "buckets: got %d, want the %d new ones", got, groups)
 	mustBeSound(t, s)
 }
 

@@ -11,19 +11,15 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // resident returns how much memory of the process is in use, in bytes.
 func resident(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(os.ReadFile("/proc/self/statm"))(t)
 	var size, pages int
-	if _, err := fmt.Sscan(string(text), &size, &pages); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(fmt.Sscan(string(text), &size, &pages))(t)
 	return pages * os.Getpagesize()
 }
 
@@ -77,9 +73,8 @@ func (f flood) run(t *testing.T) {
 			t.Fatalf("new key %d: got %+v, want it poured", i, decisions[0])
 		}
 		if i%100 == 0 { // so each lawful client comes once a second
-			if d := take(t, s, lawful[i/100%lawfulClients])[0]; !d.Poured {
-				t.Fatalf("lawful client after %d keys: got %+v, want it poured", i, d)
-			}
+			d := take(t, s, lawful[i/100%lawfulClients])[0]
+			check.Assume(t, d.Poured, "lawful client after %d keys: got %+v, want it poured", i, d)
 		}
 		if i%(f.keys/20) == 0 {
 			peak = max(peak, resident(t))
@@ -87,13 +82,11 @@ func (f flood) run(t *testing.T) {
 		}
 	}
 	for i := range blockedClients {
-		if d := take(t, s, blocked(i))[0]; d.BlockedUntil == 0 || d.Began {
-			t.Fatalf("blocked client %d after the flood: got %+v, want it blocked", i, d)
-		}
+		d := take(t, s, blocked(i))[0]
+		check.Assume(t, d.BlockedUntil != 0 && !d.Began, "blocked client %d after the flood: got %+v, want it blocked", i, d)
 	}
-	if got := buckets(s); got > f.most {
-		t.Errorf("got %d buckets, want at most %d", got, f.most)
-	}
+	got := buckets(s)
+	check.That(t, got <= f.most, "got %d buckets, want at most %d", got, f.most)
 	peak = max(peak, resident(t))
 	slices.Sort(took)
 	n := len(took)
@@ -102,9 +95,8 @@ func (f flood) run(t *testing.T) {
 	if raceDetector {
 		return // which takes memory and time of its own
 	}
-	if growth := peak - before; growth > f.growth {
-		t.Errorf("got %d MiB more memory in use, want at most %d", growth>>20, f.growth>>20)
-	}
+	growth := peak - before
+	check.That(t, growth <= f.growth, "got %d MiB more memory in use, want at most %d", growth>>20, f.growth>>20)
 	if p99 := took[n*99/100]; os.Getenv("TEST_LONG") == "1" && p99 > 50*time.Microsecond {
 		t.Errorf("got a 99th percentile of %v, want at most 50 microseconds", p99)
 	}
@@ -156,9 +148,8 @@ func TestKeysThatMeetInOneStoreAreSpreadInAnother(t *testing.T) {
 	}
 	mean := chosen / len(other.shards)
 	for i := range other.shards {
-		if got := other.shards[i].count; got < mean/2 || got > 2*mean {
-			t.Errorf("shard %d of the other store: got %d keys, want about %d", i, got, mean)
-		}
+		got := other.shards[i].count
+		check.That(t, got >= mean/2 && got <= 2*mean, "shard %d of the other store: got %d keys, want about %d", i, got, mean)
 	}
 	mustBeSound(t, first)
 }

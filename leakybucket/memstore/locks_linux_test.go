@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // Each timed step holds a lock from its beginning to its end, and nobody else
@@ -57,9 +58,7 @@ func TestNoLockIsHeldForAMillisecond(t *testing.T) {
 				break
 			}
 		}
-		if longest > time.Millisecond {
-			t.Errorf("%s: got %v for the longest, five times, want at most 1 ms", test.what, longest)
-		}
+		check.That(t, longest <= time.Millisecond, "%s: got %v for the longest, five times, want at most 1 ms", test.what, longest)
 	}
 }
 
@@ -79,9 +78,7 @@ func timeTakes(t *testing.T, s *Store, stride int) []time.Duration {
 		key = appendAddress(key[:0], i*stride%million)
 		one[0].Key = string(key)
 		takes[i] = timed(func() {
-			if err := s.Take(context.Background(), one, decisions); err != nil {
-				t.Fatalf("taking a charge: %v", err)
-			}
+			check.OK(t, s.Take(context.Background(), one, decisions), "taking a charge")
 		})
 	}
 	return takes
@@ -91,9 +88,7 @@ func timeGrowth(t *testing.T) (*Store, []time.Duration) {
 	t.Helper()
 	s := New(Options{MaxBuckets: million})
 	takes := timeTakes(t, s, 1)
-	if got := buckets(s); got != million {
-		t.Fatalf("buckets: got %d, want %d", got, million)
-	}
+	check.Need(t, buckets(s), million, "buckets")
 	return s, takes
 }
 
@@ -102,9 +97,7 @@ func timeDrop(t *testing.T) (steps []time.Duration) {
 	for more := true; more; {
 		steps = append(steps, timed(func() { more = s.drop() }))
 	}
-	if got := buckets(s); got != 0 {
-		t.Fatalf("buckets: got %d, want none", got)
-	}
+	check.Need(t, buckets(s), 0, "buckets")
 	return steps
 }
 
@@ -116,9 +109,7 @@ func timeSweep(t *testing.T) (steps []time.Duration) {
 			steps = append(steps, timed(func() { next, more = s.shards[i].shed(next, s.now) }))
 		}
 	}
-	if got := buckets(s); got != 0 {
-		t.Fatalf("buckets: got %d, want 0", got)
-	}
+	check.Need(t, buckets(s), 0, "buckets")
 	return steps
 }
 
@@ -137,15 +128,11 @@ func timePages(t *testing.T) (steps []time.Duration) {
 	for more := true; more; more = cursor != "" {
 		steps = append(steps, timed(func() {
 			some, next, err := s.List(context.Background(), of, cursor)
-			if err != nil {
-				t.Fatalf("listing: %v", err)
-			}
+			check.OK(t, err, "listing")
 			found, cursor = found+len(some), next
 		}))
 	}
-	if found != million {
-		t.Fatalf("got %d buckets, want %d", found, million)
-	}
+	check.Need(t, found, million, "buckets")
 	return steps
 }
 
@@ -167,9 +154,7 @@ func TestAMillionBucketsAreRestoredSoon(t *testing.T) {
 	}
 	read := cpuTime() - began
 	t.Logf("%d bytes a bucket, written in %v and read in %v of processor time", len(saved)/million, wrote, read)
-	if read > 2*time.Second {
-		t.Errorf("got %v to restore a million buckets, want at most 2 s", read)
-	}
+	check.That(t, read <= 2*time.Second, "got %v to restore a million buckets, want at most 2 s", read)
 }
 
 // cpuTime returns how long this thread has run. Time that the machine gave to others

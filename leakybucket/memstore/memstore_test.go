@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // held holds the clock of a store at *now.
@@ -33,9 +34,7 @@ func charge(key string, cost float64) leakybucket.Charge {
 func take(t *testing.T, s *Store, charges ...leakybucket.Charge) []leakybucket.Decision {
 	t.Helper()
 	decisions := make([]leakybucket.Decision, len(charges))
-	if err := s.Take(context.Background(), charges, decisions); err != nil {
-		t.Fatalf("taking %d charges: %v", len(charges), err)
-	}
+	check.OK(t, s.Take(context.Background(), charges, decisions), "taking %d charges", len(charges))
 	return decisions
 }
 
@@ -78,19 +77,14 @@ func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
 		want := fmt.Sprintf(`zone "zone": key of %d bytes is too long for the memory store: want at most 32767 with the zone`, length)
 		for _, together := range [][]leakybucket.Charge{charges, charges[1:]} {
 			err := s.Take(context.Background(), together, make([]leakybucket.Decision, len(together)))
-			if err == nil || err.Error() != want {
-				t.Errorf("taking %d charges: got error %v, want %q", len(together), err, want)
-			}
+			check.That(t, err != nil && err.Error() == want, "taking %d charges: got error %v, want %q", len(together), err, want)
 		}
 	}
 	mustBeSound(t, s)
-	if got := level(t, s, "beside"); got != 0 {
-		t.Errorf("bucket beside one that cannot be kept: got level %v, want 0", got)
-	}
+	check.Equal(t, level(t, s, "beside"), 0, "bucket beside one that cannot be kept: level")
 	for i, key := range kept {
-		if got := level(t, s, key); got != float64(i+1) {
-			t.Errorf("bucket of a key of %d bytes: got level %v, want %d", len(key), got, i+1)
-		}
+		got := level(t, s, key)
+		check.That(t, got == float64(i+1), "bucket of a key of %d bytes: got level %v, want %d", len(key), got, i+1)
 	}
 }
 
@@ -101,9 +95,8 @@ func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 	names := []leakybucket.Charge{charge("a", 1), charge("b", 1), charge("ab", 1), {Zone: "zon", Key: "ea"}, {Zone: "other", Key: "a"}, {Zone: "zone", Key: "a", Shadow: true}}
 	const hash = 0x1234567890abcdef
 	for i := range names {
-		if at, kept := sh.find(hash, &names[i]); kept {
-			t.Errorf("name %d: got it found in slot %d before it was there", i, at)
-		}
+		at, kept := sh.find(hash, &names[i])
+		check.That(t, !kept, "name %d: got it found in slot %d before it was there", i, at)
 		names[i].Limit = leakybucket.Limit{Capacity: 10, Leak: 1}
 		sh.insert(hash, &names[i], &leakybucket.State{Level: 1}, never)
 	}
@@ -143,9 +136,8 @@ func TestAStoreKeepsBucketsOfAnyNumberOfZones(t *testing.T) {
 		if i%2 == 0 {
 			want = c.Cost
 		}
-		if got := s.State(&c); got.Level-got.Leak*now.Sub(got.At).Seconds() < want-1e-6 {
-			t.Fatalf("zone %s: got level %v at %d, want %v now", c.Zone, got.Level, got.At, want)
-		}
+		got := s.State(&c)
+		check.Assume(t, got.Level-got.Leak*now.Sub(got.At).Seconds() >= want-1e-6, "zone %s: got level %v at %d, want %v now", c.Zone, got.Level, got.At, want)
 	}
 	if got := len(s.Buckets()); got != buckets(s) {
 		t.Errorf("got %d zones counted, want %d, one for each bucket", got, buckets(s))
@@ -158,14 +150,11 @@ func TestAStoreLivesByTheProcessClock(t *testing.T) {
 		s := New(Options{})
 		for range 3 {
 			d := take(t, s, charge("k", 1))[0]
-			if want := leakybucket.Instant(time.Now().UnixMicro()); d.At != want {
-				t.Errorf("decision: got it at %d, want at %d", d.At, want)
-			}
+			want := leakybucket.Instant(time.Now().UnixMicro())
+			check.That(t, d.At == want, "decision: got it at %d, want at %d", d.At, want)
 			<-time.After(1500 * time.Millisecond)
 		}
-		if got := level(t, s, "k"); got != 0 {
-			t.Errorf("level after 3 pours of 1 and 4.5 s at 1/s: got %v, want 0", got)
-		}
+		check.Equal(t, level(t, s, "k"), 0, "level after 3 pours of 1 and 4.5 s at 1/s")
 	})
 }
 
@@ -180,20 +169,14 @@ func TestATakeAllocatesNothing(t *testing.T) {
 		if n > 1 && raceDetector {
 			continue // the detector makes pools forget
 		}
-		if got := testing.AllocsPerRun(100, func() { s.Take(context.Background(), charges[:n], decisions[:n]) }); got != 0 {
-			t.Errorf("allocations to take %d charges: got %v, want 0", n, got)
-		}
+		check.Equal(t, testing.AllocsPerRun(100, func() { s.Take(context.Background(), charges[:n], decisions[:n]) }), 0, "allocations to take %d charges", n)
 	}
 }
 
 func TestALimiterTakesWithoutAllocating(t *testing.T) {
-	limiter, err := leakybucket.NewLimiter(New(Options{}), leakybucket.Limit{Capacity: 1e8, Leak: 1}, leakybucket.LimiterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := testing.AllocsPerRun(1000, func() { limiter.Allow("k") }); got > 0 {
-		t.Errorf("allocations of a take: got %v, want none", got)
-	}
+	limiter := check.Must(leakybucket.NewLimiter(New(Options{}), leakybucket.Limit{Capacity: 1e8, Leak: 1}, leakybucket.LimiterOptions{}))(t)
+	got := testing.AllocsPerRun(1000, func() { limiter.Allow("k") })
+	check.That(t, got == 0, "allocations of a take: got %v, want none", got)
 }
 
 // A block that would end at once is nothing to keep.
@@ -216,15 +199,11 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 				charges := []leakybucket.Charge{charge(key(0), 1), charge(key(1), 1), charge("all", 1e-3)}
 				decisions := make([]leakybucket.Decision, len(charges))
 				for n := range charges {
-					if err := s.Take(context.Background(), charges[:n+1], decisions); err != nil {
-						t.Errorf("taking %d charges: %v", n+1, err)
-					}
+					check.NoError(t, s.Take(context.Background(), charges[:n+1], decisions), "taking %d charges", n+1)
 				}
 				for n, c := range charges {
 					of := leakybucket.Settlement{Charge: c, Was: decisions[n], Diff: -c.Cost / 2, Cancel: i%2 == 0}
-					if err := s.Settle(context.Background(), []leakybucket.Settlement{of}); err != nil {
-						t.Errorf("settling: %v", err)
-					}
+					check.NoError(t, s.Settle(context.Background(), []leakybucket.Settlement{of}), "settling")
 				}
 				if i%100 == 0 {
 					s.Shed()
@@ -239,9 +218,8 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 	crowd.Wait()
 	s.SetMaxBuckets(5000)
 	mustBeSound(t, s)
-	if got := buckets(s); got > 5000 {
-		t.Errorf("buckets: got %d, want at most 5000", got)
-	}
+	got := buckets(s)
+	check.That(t, got <= 5000, "buckets: got %d, want at most 5000", got)
 }
 
 // A state that is put is kept as it is, and counts from then on as if it had been
@@ -252,25 +230,19 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	c := charge("k", 1)
 	c.Limit.Leak = 0.5
 	s.Put(&c, leakybucket.State{Level: math.NaN(), At: now})
-	if got := buckets(s); got != 0 {
-		t.Errorf("after what is no state was put: got %d buckets, want none", got)
-	}
+	check.Equal(t, buckets(s), 0, "after what is no state was put: buckets")
 	c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, 10 * time.Minute}}
 	state := leakybucket.State{Level: 5, At: now - 1e6, Leak: 0.5, BlockedUntil: now + 540e6, Step: 1}
 	for range 2 { // as a new bucket, and over an old one
 		s.Put(&c, state)
-		if got := s.State(&c); got != state {
-			t.Errorf("put: got %+v, want %+v", got, state)
-		}
+		check.Equal(t, s.State(&c), state, "put")
 	}
-	if d := take(t, s, c)[0]; d.BlockedUntil != state.BlockedUntil || d.Step != 1 || d.Level != 4.5 {
-		t.Errorf("take of a bucket that was put: got %+v, want it blocked at level 4.5, on the second step", d)
-	}
+	d := take(t, s, c)[0]
+	check.That(t, d.BlockedUntil == state.BlockedUntil && d.Step == 1 && d.Level == 4.5, "take of a bucket that was put: got %+v, want it blocked at level 4.5, on the second step", d)
 	for _, wrong := range []leakybucket.State{{Level: math.NaN()}, {Level: math.Inf(1)}, {Level: -1}, {Leak: -1}, {Leak: math.NaN()}, {Level: 1, Leak: math.Inf(1)}} {
 		s.Put(&c, wrong)
-		if got := s.State(&c); got != state {
-			t.Errorf("put %+v: got %+v, want %+v unchanged", wrong, got, state)
-		}
+		got := s.State(&c)
+		check.That(t, got == state, "put %+v: got %+v, want %+v unchanged", wrong, got, state)
 	}
 	s.Put(&c, leakybucket.State{Level: 5, At: now - 100e6, Leak: 0.5})
 	if s.Shed(); buckets(s) != 0 {
@@ -278,9 +250,7 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 		t.Errorf("after a state was put that may be forgotten: got %d buckets, want none", got)
 	}
 	s.Put(&c, leakybucket.State{})
-	if got := buckets(s); got != 0 {
-		t.Errorf("after an empty state was put: got %d buckets, want none", got)
-	}
+	check.Equal(t, buckets(s), 0, "after an empty state was put: buckets")
 }
 
 // blocking is charge with a block of a minute, and then of an hour.
@@ -297,17 +267,13 @@ func block(t *testing.T, s *Store, c leakybucket.Charge) leakybucket.Decision {
 	c.Cost = 1000
 	mustTake(t, s, c)
 	d := take(t, s, c)[0]
-	if !d.Began {
-		t.Fatalf("overflow of %.40q: got %+v, want a block to begin", c.Key, d)
-	}
+	check.Assume(t, d.Began, "overflow of %.40q: got %+v, want a block to begin", c.Key, d)
 	return d
 }
 
 func reset(t *testing.T, s *Store, c leakybucket.Charge) {
 	t.Helper()
-	if err := s.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
-		t.Errorf("resetting %s/%.40q: got error %v, want none", c.Zone, c.Key, err)
-	}
+	check.NoError(t, s.Reset(context.Background(), c.Zone, c.Key, c.Shadow), "resetting %s/%.40q", c.Zone, c.Key)
 }
 
 // The clock is read before the lock is taken, so another take may come between. A bucket that
@@ -323,12 +289,9 @@ func TestATakeThatWaitedForTheLockReadsTheClockAnew(t *testing.T) {
 		c.Limit, c.Block = leakybucket.Limit{Capacity: 1, Leak: 1e6}, block
 		mustTake(t, s, c)
 		got := take(t, s, c)[0]
-		if want := second + 101; !got.Poured || got.At != want || got.Level != 0 {
-			t.Errorf("block %v: got %+v, want it poured into an empty bucket at %v", block, got, want)
-		}
-		if len(instants) != 0 {
-			t.Errorf("block %v: the clock was read %d times less than thrice", block, len(instants))
-		}
+		want := second + 101
+		check.That(t, got.Poured && got.At == want && got.Level == 0, "block %v: got %+v, want it poured into an empty bucket at %v", block, got, want)
+		check.That(t, len(instants) == 0, "block %v: the clock was read %d times less than thrice", block, len(instants))
 	}
 }
 
@@ -376,9 +339,7 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 	for i := range million {
 		key = appendAddress(key[:0], i)
 		one[0].Key = string(key)
-		if err := s.Take(context.Background(), one, decisions); err != nil {
-			t.Fatalf("taking a charge: %v", err)
-		}
+		check.OK(t, s.Take(context.Background(), one, decisions), "taking a charge")
 	}
 	bytes, objects := heap()
 	if got := buckets(s); got != million || s.Evictions() != 0 {
@@ -387,11 +348,7 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 	perKey := float64(bytes-bytesBefore) / million
 	objectsPerKey := float64(objects-objectsBefore) / million
 	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
-	if perKey > 96 {
-		t.Errorf("heap: got %.1f bytes a key, want at most 96", perKey)
-	}
-	if objectsPerKey > 0.05 {
-		t.Errorf("heap: got %.4f objects a key, want at most 0.05", objectsPerKey)
-	}
+	check.That(t, perKey <= 96, "heap: got %.1f bytes a key, want at most 96", perKey)
+	check.That(t, objectsPerKey <= 0.05, "heap: got %.4f objects a key, want at most 0.05", objectsPerKey)
 	runtime.KeepAlive(s)
 }

@@ -11,14 +11,13 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func snapshotOf(t testing.TB, s *Store) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.WriteSnapshot(&b); err != nil {
-		t.Fatalf("writing a snapshot: %v", err)
-	}
+	check.OK(t, s.WriteSnapshot(&b), "writing a snapshot")
 	return b.Bytes()
 }
 
@@ -63,9 +62,7 @@ func someBuckets(t testing.TB, now *leakybucket.Instant) *Store {
 			}
 		}
 	}
-	if got, want := buckets(s), 3*2*2*len(someKeys); got != want {
-		t.Fatalf("got %d buckets, want %d", got, want)
-	}
+	check.Need(t, buckets(s), 3*2*2*len(someKeys), "buckets")
 	return s
 }
 
@@ -82,13 +79,9 @@ func TestASnapshotRestoresAllBuckets(t *testing.T) {
 	mustBeSound(t, to)
 	got := keptBuckets(to)
 	for name, state := range want {
-		if got[name] != state {
-			t.Errorf("%q: got %+v, want %+v", name, got[name], state)
-		}
+		check.Equal(t, got[name], state, "%q", name)
 	}
-	if len(got) != len(want) {
-		t.Errorf("got %d buckets, want %d", len(got), len(want))
-	}
+	check.Equal(t, len(got), len(want), "buckets")
 }
 
 // A slowWriter takes ten seconds for each write.
@@ -111,25 +104,20 @@ func TestASlowDiskLetsNothingLeakFromASnapshot(t *testing.T) {
 	}
 	began, want := now, keptBuckets(from)
 	saved := slowWriter{now: &now}
-	if err := from.WriteSnapshot(&saved); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, from.WriteSnapshot(&saved))
 	if now < began+30*second {
 		t.Fatalf("writing took %v, want it to be slow", now.Sub(began))
 	}
 	to := held(New(Options{MaxBuckets: 20_000}), &now)
-	if _, err := to.ReadSnapshot(saved.Bytes(), asBlocking); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(to.ReadSnapshot(saved.Bytes(), asBlocking))(t)
 	wrong := 0
 	for name, got := range keptBuckets(to) {
 		if (leakybucket.Limit{}).Level(got, now) != 900-now.Sub(began).Seconds() || got.BlockedUntil != want[name].BlockedUntil {
 			wrong++
 		}
 	}
-	if kept := buckets(to); wrong > 0 || kept != len(want) {
-		t.Errorf("got %d buckets, %d of them with another level or block, want %d as in the store that wrote them", kept, wrong, len(want))
-	}
+	kept := buckets(to)
+	check.That(t, wrong == 0 && kept == len(want), "got %d buckets, %d of them with another level or block, want %d as in the store that wrote them", kept, wrong, len(want))
 }
 
 func TestBucketsThatAreInUseAlreadyGetTheRestoredLevelOnTop(t *testing.T) {
@@ -140,17 +128,12 @@ func TestBucketsThatAreInUseAlreadyGetTheRestoredLevelOnTop(t *testing.T) {
 	saved := snapshotOf(t, from)
 	to := held(New(Options{}), &now)
 	mustTake(t, to, charge("a", 200), charge("b", 200), charge("c", 1))
-	if _, err := to.ReadSnapshot(saved, asBlocking); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(to.ReadSnapshot(saved, asBlocking))(t)
 	for key, want := range map[string]float64{"a": 500, "b": 1000} {
-		if got := level(t, to, key); got != want {
-			t.Errorf("level of %s: got %v, want %v", key, got, want)
-		}
+		check.Equal(t, level(t, to, key), want, "level of %s", key)
 	}
-	if d := take(t, to, blocking("c", 1))[0]; d.Began || d.BlockedUntil != now+60*second {
-		t.Errorf("c: got %+v, want it blocked for a minute", d)
-	}
+	d := take(t, to, blocking("c", 1))[0]
+	check.That(t, !d.Began && d.BlockedUntil == now+60*second, "c: got %+v, want it blocked for a minute", d)
 }
 
 func TestASnapshotFromTheFutureCountsAsWrittenNow(t *testing.T) {
@@ -163,15 +146,9 @@ func TestASnapshotFromTheFutureCountsAsWrittenNow(t *testing.T) {
 	now -= 500_000 * second
 	to := held(New(Options{}), &now)
 	found, err := to.ReadSnapshot(saved, asBlocking)
-	if err != nil || found.Buckets != 2 || found.Ahead != 500_000*time.Second {
-		t.Fatalf("reading: got %+v and error %v, want 2 buckets from 500,000 s ahead", found, err)
-	}
-	if got := level(t, to, "a"); got != 290 {
-		t.Errorf("level: got %v, want 290, as when it was written", got)
-	}
-	if d := take(t, to, blocking("b", 1))[0]; d.BlockedUntil != now+60*second {
-		t.Errorf("block: got it until %d, want %d", d.BlockedUntil, now+60*second)
-	}
+	check.Assume(t, err == nil && found.Buckets == 2 && found.Ahead == 500_000*time.Second, "reading: got %+v and error %v, want 2 buckets from 500,000 s ahead", found, err)
+	check.Equal(t, level(t, to, "a"), 290, "level, want 290, as when it was written")
+	check.Equal(t, take(t, to, blocking("b", 1))[0].BlockedUntil, now+60*second, "the end of a block")
 }
 
 func TestBucketsOfUnknownZonesAreDropped(t *testing.T) {
@@ -218,9 +195,7 @@ func TestASnapshotOfAnotherVersionIsRefusedByName(t *testing.T) {
 		strings.Repeat("x", 99): "no usable snapshot: it does not begin as one",
 		"":                      "no usable snapshot: it is cut off",
 	} {
-		if got := mustRefuse(t, want, []byte(what)); got != want {
-			t.Errorf("got error %q, want %q", got, want)
-		}
+		check.Equal(t, mustRefuse(t, want, []byte(what)), want)
 	}
 }
 
@@ -251,15 +226,12 @@ func FuzzReadSnapshot(f *testing.F) {
 		}
 		mustBeSound(t, s)
 		for name, state := range keptBuckets(s) {
-			if !(state.Level >= 0 && state.Level <= 1000) || state.At != now || state.BlockedUntil > now+3600*second || state.Step > 1 {
-				t.Fatalf("%q: got %+v, want it within the limit", name, state)
-			}
+			check.Assume(t, state.Level >= 0 && state.Level <= 1000 && state.At == now && state.BlockedUntil <= now+3600*second && state.Step <= 1, "%q: got %+v, want it within the limit", name, state)
 		}
 		if again := snapshotOf(t, s); found.Buckets > 0 {
 			to := held(New(Options{MaxBuckets: 100}), &now)
-			if _, err := to.ReadSnapshot(again, asBlocking); err != nil {
-				t.Fatalf("reading what was restored: got error %v", err)
-			}
+			_, err := to.ReadSnapshot(again, asBlocking)
+			check.Assume(t, err == nil, "reading what was restored: got error %v", err)
 		}
 	})
 }
@@ -282,9 +254,8 @@ func TestChangesAreSeen(t *testing.T) {
 		{"another reset", func() { reset(t, s, charge("a", 1)) }, false},
 	} {
 		step.do()
-		if got := s.Changes(); (got != last) != step.changes {
-			t.Errorf("%s: got %d changes after %d, want it to count as a change: %v", step.what, got, last, step.changes)
-		}
+		got := s.Changes()
+		check.That(t, (got != last) == step.changes, "%s: got %d changes after %d, want it to count as a change: %v", step.what, got, last, step.changes)
 		last = s.Changes()
 	}
 }

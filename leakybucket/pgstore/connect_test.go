@@ -20,16 +20,14 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // silentServer accepts connections and never answers. It counts them.
 func silentServer(t *testing.T) (url string, accepted *atomic.Int64) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	accepted = new(atomic.Int64)
 	go func() {
@@ -57,14 +55,10 @@ func TestNewConnectsToNothing(t *testing.T) {
 		url, accepted := silentServer(t)
 		var begun atomic.Bool
 		s := openStopped(t, url, Options{OnError: func(err error) {
-			if !begun.Load() {
-				t.Errorf("%s: got %v before", name, err)
-			}
+			check.That(t, begun.Load(), "%s: got %v before", name, err)
 		}})
 		pause(context.Background(), 100*time.Millisecond)
-		if got := accepted.Load(); got != 0 {
-			t.Errorf("connections before %s: got %d, want none", name, got)
-		}
+		check.Equal(t, accepted.Load(), 0, "connections before %s", name)
 		begun.Store(true)
 		begin(s)
 		eventually(t, "a connection after "+name, func() bool { return accepted.Load() > 0 })
@@ -77,18 +71,15 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	table := unique("started")
 	exists := func() bool { return server.Float(t, "SELECT count(to_regclass('"+table+"'))::float8") == 1 }
 	s := openStopped(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
-	if exists() {
-		t.Error("the table exists before Start")
-	}
+	check.That(t, !exists(), "the table exists before Start")
 	s.Start()
 	s.Start()
 	eventually(t, "the table exists", exists)
 	s.Close()
 	s.Start()
 	s.Close()
-	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
-		t.Error("take from a closed store: got no error")
-	}
+	_, err := take(context.Background(), s, charge("k", 1))
+	check.That(t, err != nil, "take from a closed store: got no error")
 	eventually(t, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
@@ -96,30 +87,22 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 // leaves it open.
 func TestAGivenPool(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), patient(sharedServer(t).URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer pool.Close()
 	if s, err := New(pool, Options{User: "somebody"}); err == nil || s != nil {
 		t.Errorf("a user beside a pool: got %v, %v, want nil and an error", s, err)
 	}
 	s, err := New(pool, Options{Table: unique("given"), OnError: failOn(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	s.Start()
 	mustTake(t, s, charge("k", 1))
 	if _, _, err := s.List(t.Context(), store.Filter{Zone: "zone"}, ""); err != nil {
 		t.Error(err)
 	}
-	if err := s.Reset(t.Context(), "zone", "k", false); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, s.Reset(t.Context(), "zone", "k", false))
 	text := store.Text{Name: "n", Number: 7, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "t"}
 	before, last, err := s.PutTexts(t.Context(), []store.Text{text})
-	if err != nil || before != 0 || last == 0 {
-		t.Errorf("texts put: got %v, %v, %v, want 0, a mark, and no error", before, last, err)
-	}
+	check.That(t, err == nil && before == 0 && last != 0, "texts put: got %v, %v, %v, want 0, a mark, and no error", before, last, err)
 	if got, err := s.Texts(t.Context(), 0); err != nil || got.Last != last || got.Count != 1 || !slices.Equal(got.Texts, []store.Text{text}) {
 		t.Errorf("texts: got %v, %v, want %v of mark %d", got, err, text, last)
 	}
@@ -127,38 +110,22 @@ func TestAGivenPool(t *testing.T) {
 	for _, conn := range pool.AcquireAllIdle(t.Context()) {
 		var names []string
 		err := conn.QueryRow(t.Context(), "SELECT array_agg(statement) FROM pg_prepared_statements", pgx.QueryExecModeExec).Scan(&names)
-		if err != nil || len(names) > 0 {
-			t.Errorf("prepared statements: got %q, %v, want none", names, err)
-		}
+		check.That(t, err == nil && len(names) == 0, "prepared statements: got %q, %v, want none", names, err)
 		conn.Release()
 	}
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Errorf("the pool after the store was closed: %v", err)
-	}
+	check.NoError(t, pool.Ping(t.Context()), "the pool after the store was closed")
 }
 
 // TestAGivenPoolIsNotReset: when the store has lost a connection, those of others stay.
 func TestAGivenPoolIsNotReset(t *testing.T) {
-	config, err := pgxpool.ParseConfig(patient(sharedServer(t).URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := check.Must(pgxpool.ParseConfig(patient(sharedServer(t).URL())))(t)
 	config.MaxConns = 3
 	config.ConnConfig.RuntimeParams["application_name"] = unique("shared")
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := check.Must(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
-	s, err := New(pool, Options{Table: unique("shared"), OnError: failOn(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(New(pool, Options{Table: unique("shared"), OnError: failOn(t)}))(t)
 	defer s.Close()
-	others, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	others := check.Must(pool.Acquire(t.Context()))(t)
 	mustTake(t, s, charge("k", 1))
 	if _, err := others.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 		WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()`); err != nil {
@@ -172,9 +139,7 @@ func TestAGivenPoolIsNotReset(t *testing.T) {
 		kept = kept || conn.Conn() == was
 		conn.Release()
 	}
-	if !kept {
-		t.Error("the connection of another user of the pool was closed, want it kept")
-	}
+	check.That(t, kept, "the connection of another user of the pool was closed, want it kept")
 }
 
 func TestNoCallOutlivesItsContext(t *testing.T) {
@@ -204,12 +169,9 @@ func TestNoCallOutlivesItsContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), budget)
 			err := call(ctx)
 			cancel()
-			if took := time.Since(began); took > budget+grace+heart.Lost(began) {
-				t.Errorf("%s of %s: got an answer after %v, want one within %v", what, name, took, budget)
-			}
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s of %s: got error %v, want one that wraps %v", what, name, err, context.DeadlineExceeded)
-			}
+			took := time.Since(began)
+			check.That(t, took <= budget+grace+heart.Lost(began), "%s of %s: got an answer after %v, want one within %v", what, name, took, budget)
+			check.That(t, errors.Is(err, context.DeadlineExceeded), "%s of %s: got error %v, want one that wraps %v", what, name, err, context.DeadlineExceeded)
 		}
 	}
 }
@@ -220,9 +182,7 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	write := func(pem []byte) {
 		t.Helper()
-		if err := os.WriteFile(file, pem, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(file, pem, 0o644))
 	}
 	hangUp := func() {
 		t.Helper()
@@ -259,9 +219,7 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 	eventually(t, "the server of the second authority is trusted", answers)
 
 	// A file that is gone, as it may be for a moment, changes nothing.
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.Remove(file))
 	hangUp()
 	eventually(t, "the second authority is still trusted", answers)
 	eventually(t, "the missing file is reported", func() bool {

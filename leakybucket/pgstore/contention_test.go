@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -43,9 +44,8 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 						all[i].Limit.Leak = 1e6 // soon forgotten
 					}
 				}
-				if err := stores[rng.IntN(len(stores))].Take(context.Background(), all, decisions[:len(all)]); err != nil {
-					t.Errorf("taking %d charges: %v", len(all), err)
-				}
+				err := stores[rng.IntN(len(stores))].Take(context.Background(), all, decisions[:len(all)])
+				check.That(t, err == nil, "taking %d charges: %v", len(all), err)
 				takes.Add(1)
 			}
 		})
@@ -55,9 +55,8 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	for _, s := range stores {
 		s.Close() // then PostgreSQL counts at once
 	}
-	if log := server.Log(); strings.Contains(log, "deadlock detected") {
-		t.Error("PostgreSQL has met a deadlock, want none that needs to be begun again")
-	}
+	log := server.Log()
+	check.That(t, !strings.Contains(log, "deadlock detected"), "PostgreSQL has met a deadlock, want none that needs to be begun again")
 	hot := wantHot(t, server, defaultTable)
 	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT", perSecond, hot)
 	if long() && perSecond < 1000 {

@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // documented returns the statement in docs/several-caddys.md that begins with a word.
 func documented(t *testing.T, word, table string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/several-caddys.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/several-caddys.md"))(t)
 	found := regexp.MustCompile(`(?m)^psql shop -c "(` + word + ` .*)"$`).FindStringSubmatch(string(page))
 	if found == nil {
 		t.Fatalf("the page has no statement %s", word)
@@ -33,9 +31,7 @@ func TestTheDocumentedStatementsShowAndFreeABlockedClient(t *testing.T) {
 	if d := mustTake(t, s, c); d.Fits || d.BlockedUntil == 0 {
 		t.Fatalf("got %+v, want a blocked bucket", d)
 	}
-	if got, want := server.Text(t, "SELECT convert_from FROM ("+documented(t, "SELECT", table)+") AS names"), ":login/203.0.113.7"; got != want {
-		t.Errorf("got the name %q, want %q", got, want)
-	}
+	check.Equal(t, server.Text(t, "SELECT convert_from FROM ("+documented(t, "SELECT", table)+") AS names"), ":login/203.0.113.7", "the name")
 	server.Exec(t, documented(t, "DELETE", table))
 	if d := mustTake(t, s, c); !d.Poured || d.Level != 0 {
 		t.Errorf("got %+v, want an empty bucket", d)

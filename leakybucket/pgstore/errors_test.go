@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -25,20 +26,14 @@ func role(t *testing.T, server *servertest.Postgres) string {
 // shows a password.
 func wantError(t *testing.T, err error, says ...string) {
 	t.Helper()
-	if err == nil {
-		t.Fatalf("got no error, want one that says %q", says)
-	}
+	check.Assume(t, err != nil, "got no error, want one that says %q", says)
 	for _, text := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
 		for _, password := range []string{secret, "s3cret", servertest.PostgresPassword} {
-			if strings.Contains(text, password) {
-				t.Errorf("error %q shows a password", text)
-			}
+			check.That(t, !strings.Contains(text, password), "error %q shows a password", text)
 		}
 	}
 	for _, want := range says {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("got error %q, want it to say %q", err, want)
-		}
+		check.That(t, strings.Contains(err.Error(), want), "got error %q, want it to say %q", err, want)
 	}
 }
 
@@ -59,12 +54,9 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
 	// A role that may not create tables can use an existing one.
 	s := openStore(t, fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), Options{User: name, Password: secret, Table: table, OnError: failOn(t)})
-	if got := levelOf(t, s, "k"); got == 0 {
-		t.Error("level through a role of its own: got 0, want what the other has poured")
-	}
-	if err := ping(s); err != nil {
-		t.Errorf("ping: got %v, want no error", err)
-	}
+	got := levelOf(t, s, "k")
+	check.That(t, got != 0, "level through a role of its own: got 0, want what the other has poured")
+	check.NoError(t, ping(s), "ping")
 }
 
 func TestAMissingPrivilegeIsNamed(t *testing.T) {
@@ -128,9 +120,7 @@ func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 
 func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer l.Close()
 	go func() {
 		for {
@@ -146,9 +136,8 @@ func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
 	began := time.Now()
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "connecting to PostgreSQL", l.Addr().String())
-	if took := time.Since(began); took > 5*time.Second+heart.Lost(began) {
-		t.Errorf("take from what is no PostgreSQL: got an answer after %v", took)
-	}
+	took := time.Since(began)
+	check.That(t, took <= 5*time.Second+heart.Lost(began), "take from what is no PostgreSQL: got an answer after %v", took)
 }
 
 func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {

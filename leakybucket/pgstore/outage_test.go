@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -32,9 +33,8 @@ func takeInBudget(t *testing.T, s *Store, c leakybucket.Charge) (leakybucket.Dec
 	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
 	d, err := take(ctx, s, c)
-	if took := time.Since(began); took > budget+grace+heart.Lost(began) {
-		t.Errorf("take within %v: got an answer after %v", budget, took)
-	}
+	took := time.Since(began)
+	check.That(t, took <= budget+grace+heart.Lost(began), "take within %v: got an answer after %v", budget, took)
 	return d, err
 }
 
@@ -113,18 +113,15 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 			if name == "killed" {
 				certain = written
 			}
-			if got := levelOf(t, s, key); got < certain-0.001 || got > most+0.001 {
-				t.Errorf("level after PostgreSQL was %s: got %v, want from %v, which was acknowledged, to %v", name, got, certain, most)
-			}
+			got := levelOf(t, s, key)
+			check.That(t, got >= certain-0.001 && got <= most+0.001, "level after PostgreSQL was %s: got %v, want from %v, which was acknowledged, to %v", name, got, certain, most)
 		}
 	}
 }
 
 func run(t *testing.T, server *servertest.Postgres) {
 	t.Helper()
-	if err := server.Run(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, server.Run())
 }
 
 func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
@@ -184,15 +181,11 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 	for key := range keys {
 		got := levelOf(t, direct, fmt.Sprint(key))
 		least, most := certain[key].Load(), certain[key].Load()+unsure[key].Load()
-		if got < float64(least)-0.01 || got > float64(most) {
-			t.Errorf("charged to key %d: got %v, want from %d to %d", key, got, least, most)
-		}
+		check.That(t, got >= float64(least)-0.01 && got <= float64(most), "charged to key %d: got %v, want from %d to %d", key, got, least, most)
 		all, allUnsure = all+got, allUnsure+unsure[key].Load()
 	}
 	t.Logf("%d requests, %d replies swallowed, %d failed, %.0f charged", requests, swallowed.Load(), allUnsure, all)
-	if swallowed.Load() == 0 {
-		t.Error("no reply was swallowed")
-	}
+	check.That(t, swallowed.Load() != 0, "no reply was swallowed")
 }
 
 func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
@@ -204,15 +197,10 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	other := openStore(t, server.URL(), Options{Table: table})
 	mustTake(t, other, charge("other", 1))
 	ctx := context.Background()
-	conn, err := other.pool.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(other.pool.Acquire(ctx))(t)
 	defer conn.Release()
 	b := newBatch([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
-	if _, err := (&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, b); err != nil {
-		t.Fatal(err)
-	}
+	check.Must((&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, b))(t)
 	began := time.Now()
 	mustTake(t, s, charge("k", 1))
 	if took := time.Since(began); long() && took > lockPatience+5*time.Second+heart.Lost(began) {

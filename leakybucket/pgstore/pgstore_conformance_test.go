@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -41,9 +42,7 @@ func sharedServer(tb testing.TB) *servertest.Postgres {
 	tb.Helper()
 	bin := servertest.FindPostgres(tb)
 	shared.once.Do(func() { shared.server, shared.err = servertest.NewPostgres(bin) })
-	if shared.err != nil {
-		tb.Fatalf("starting PostgreSQL: %v", shared.err)
-	}
+	check.Assume(tb, shared.err == nil, "starting PostgreSQL: %v", shared.err)
 	return shared.server
 }
 
@@ -78,9 +77,7 @@ func openForgetful(tb testing.TB, url string, o Options, every time.Duration) *S
 func openStopped(tb testing.TB, url string, o Options) *Store {
 	tb.Helper()
 	s, err := Open(url, o)
-	if err != nil {
-		tb.Fatalf("opening a store: %v", err)
-	}
+	check.OK(tb, err, "opening a store")
 	tb.Cleanup(s.Close)
 	return s
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -29,9 +30,8 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 		mustTake(t, s, c) // which makes the table
 		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s, 1)", table, i, values))
 		c.Key = fmt.Sprint("p", i)
-		if d := mustTake(t, s, c); !d.Poured || !(d.Level >= 0) {
-			t.Errorf("take from a bucket of %s: got %+v, want it poured", values, d)
-		}
+		d := mustTake(t, s, c)
+		check.That(t, d.Poured && d.Level >= 0, "take from a bucket of %s: got %+v, want it poured", values, d)
 	}
 }
 
@@ -54,9 +54,7 @@ func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 	}
 	rows := func() float64 { return server.Float(t, "SELECT count(*)::float8 FROM "+table) }
 	eventually(t, "only the live buckets are left", func() bool { return rows() <= kept })
-	if got := rows(); got != kept {
-		t.Errorf("buckets left: got %v, want %d", got, kept)
-	}
+	check.Equal(t, rows(), kept, "buckets left")
 }
 
 // writes returns what changes with each write to the first row of a table. A lock
@@ -108,25 +106,19 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 			fill := free
 			fill.Cost, fill.Debt = 1, 10
 			was := mustTake(t, s, fill)
-			if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: fill, Was: was, Diff: test.filled - 1}}); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: fill, Was: was, Diff: test.filled - 1}}))
 		}
 		before := writes(t, server, table)
 		for i := range 3 {
 			s.hold(epoch.Add(time.Duration(i) * 100 * time.Millisecond))
 			decisions := make([]leakybucket.Decision, len(test.charges))
-			if err := s.Take(context.Background(), test.charges, decisions); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, s.Take(context.Background(), test.charges, decisions))
 			level := max(0, test.filled-0.01*float64(i))
 			if d := decisions[0]; d.Poured != test.poured || !near(d.Level, level) && !test.writes {
 				t.Errorf("%s: got %+v, want poured %v at level %v", test.about, d, test.poured, level)
 			}
 		}
-		if got := writes(t, server, table) != before; got != test.writes {
-			t.Errorf("%s: got a write %v, want %v", test.about, got, test.writes)
-		}
+		check.Equal(t, writes(t, server, table) != before, test.writes, "%s: a write", test.about)
 	}
 }
 
@@ -139,12 +131,8 @@ func TestASettlementOfNothingWritesNoRow(t *testing.T) {
 	c := charge("k", 1)
 	was := mustTake(t, s, c)
 	before := writes(t, server, table)
-	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c, Was: was}}); err != nil {
-		t.Fatal(err)
-	}
-	if got := writes(t, server, table); got != before {
-		t.Error("a settlement of 0 has written the row")
-	}
+	check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c, Was: was}}))
+	check.Equal(t, writes(t, server, table), before, "a settlement of 0 has written the row")
 }
 
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
@@ -167,16 +155,12 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	url := sharedServer(t).Bouncer(t, 1)
 	s := openStore(t, patient(url), Options{Table: unique("clean"), Logged: true})
 	mustTake(t, s, charge("k", 1))
-	conn, err := pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec"))(t)
 	defer conn.Close(context.Background())
 	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
 		var got string
-		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
-			t.Errorf("%s in the session of the next client: got %q and error %v, want %q", setting, got, err, want)
-		}
+		err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got)
+		check.That(t, err == nil && got == want, "%s in the session of the next client: got %q and error %v, want %q", setting, got, err, want)
 	}
 }
 

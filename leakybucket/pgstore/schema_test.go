@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestATableThatLacksAColumnIsRefused(t *testing.T) {
@@ -41,13 +43,9 @@ func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 	other := openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, other, charge("k", 1))
 	dump, err := pgx.Connect(context.Background(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer dump.Close(context.Background())
-	if _, err := dump.Exec(context.Background(), "BEGIN; LOCK TABLE "+table+" IN ACCESS SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(dump.Exec(context.Background(), "BEGIN; LOCK TABLE "+table+" IN ACCESS SHARE MODE"))(t)
 	s := openStore(t, patient(server.URL()), Options{Table: table, Logged: true})
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "55P03", "a long transaction, such as a dump, is using it")
@@ -59,9 +57,7 @@ func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 			t.Errorf("take by the other store: got an answer after %v", took)
 		}
 	}
-	if _, err := dump.Exec(context.Background(), "COMMIT"); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(dump.Exec(context.Background(), "COMMIT"))(t)
 	eventually(t, "the table is logged", func() bool {
 		_, err := take(context.Background(), s, charge("k", 1))
 		return err == nil
@@ -81,18 +77,15 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%[1]s'", name))
 	s := openStore(t, patient(server.URLOf(name, "wrong", "postgres")), Options{})
 	_, err := take(context.Background(), s, charge("k", 1))
-	if !isCode(err, invalidPassword) {
-		t.Errorf("take with a wrong password: got %v, want one of code %s", err, invalidPassword)
-	}
+	check.That(t, isCode(err, invalidPassword), "take with a wrong password: got %v, want one of code %s", err, invalidPassword)
 	// No row and no key is a reason for an error, so one cannot fail a batch.
 	table := unique("null")
 	s = openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, s, charge("k", 1))
 	server.Exec(t, "ALTER TABLE "+table+" ALTER level DROP NOT NULL, ALTER at DROP NOT NULL, ALTER leak DROP NOT NULL",
 		"UPDATE "+table+" SET level = NULL, at = NULL, leak = NULL")
-	if d := mustTake(t, s, charge("k", 1)); !d.Poured || d.Level != 0 {
-		t.Errorf("take from a row of NULLs: got %+v, want it poured into an empty bucket", d)
-	}
+	d := mustTake(t, s, charge("k", 1))
+	check.That(t, d.Poured && d.Level == 0, "take from a row of NULLs: got %+v, want it poured into an empty bucket", d)
 	mustTake(t, s, charge("\x00\xff/~:'\"\\"+strings.Repeat("é\x00", 4000), 1))
 }
 

@@ -13,16 +13,14 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // startFake starts a server that answers what it reads, as says tells.
 func startFake(t *testing.T, says func(addr, read string) string) (addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	addr = listener.Addr().String()
 	go func() {
@@ -62,9 +60,8 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 	} {
 		s := open(t, "redis://"+startFake(t, func(string, string) string { return text }), Options{})
 		for range 3 {
-			if d, err := takeWithin(s, charge("k", frozen, 1), patience); err == nil {
-				t.Errorf("server that answers %.40q: got %+v, want an error", text, d)
-			}
+			d, err := takeWithin(s, charge("k", frozen, 1), patience)
+			check.That(t, err != nil, "server that answers %.40q: got %+v, want an error", text, d)
 		}
 		s.Close()
 	}
@@ -81,14 +78,11 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 		if err == nil {
 			err = parseDecisions(r.reply, make([]leakybucket.Decision, 1))
 		}
-		if !errors.Is(err, errGarbage) {
-			t.Errorf("line %q: got %v, want an error", line, err)
-		}
+		check.Is(t, err, errGarbage, "line %q, want an error", line)
 	}
 	for _, head := range []string{"", "7", "7 ", "7 x", "7 0", "7 -5", "8 1700000000000000"} {
-		if _, err := parseHead([]string{head, "line"}, "7", 1); err == nil {
-			t.Errorf("head %q of call 7: got no error", head)
-		}
+		_, err := parseHead([]string{head, "line"}, "7", 1)
+		check.That(t, err != nil, "head %q of call 7: got no error", head)
 	}
 	if _, err := parseHead([]string{"7 1"}, "7", 1); err == nil {
 		t.Error("reply without a line for its request: got no error")
@@ -104,15 +98,9 @@ func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
 		checkFaulty(t, s, fmt.Sprint("text", i))
 	}
 	checkFaulty(t, s, "list")
-	if got := server.Do("lrange", "p:zone/list", "0", "-1"); got != "x" {
-		t.Errorf("list under a bucket's key: got %q, want it as it was", got)
-	}
-	if got := levelOf(t, s, charge("sound", frozen, 1)); got != 0 {
-		t.Errorf("bucket beside those: got level %v, want nothing poured", got)
-	}
-	if err := s.Reset(context.Background(), "zone", "list", false); err != nil {
-		t.Fatal(err)
-	}
+	check.Equal(t, server.Do("lrange", "p:zone/list", "0", "-1"), "x", "list under a bucket's key, want it as it was")
+	check.Equal(t, levelOf(t, s, charge("sound", frozen, 1)), 0, "bucket beside those: level, want nothing poured")
+	check.OK(t, s.Reset(context.Background(), "zone", "list", false))
 	mustTake(t, s, charge("list", frozen, 1))
 }
 
@@ -159,9 +147,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 					t.Errorf("%s: got %v, want no key in it", what, err)
 				}
 				for _, want := range append(test.want, server.Addr) {
-					if err == nil || !strings.Contains(err.Error(), want) {
-						t.Errorf("%s: got %v, want an error with %q", what, err, want)
-					}
+					check.That(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want an error with %q", what, err, want)
 				}
 			}
 		})
@@ -185,12 +171,8 @@ func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 		cancel()
 		took := time.Since(asked)
 		longest = max(longest, took)
-		if took > 10*budget+heart.Lost(asked) {
-			t.Errorf("take: got an answer after %v with a deadline of %v", took, budget)
-		}
-		if err == nil {
-			t.Error("take of a server that is stopped: got no error")
-		}
+		check.That(t, took <= 10*budget+heart.Lost(asked), "take: got an answer after %v with a deadline of %v", took, budget)
+		check.That(t, err != nil, "take of a server that is stopped: got no error")
 	}
 	server.Resume()
 	resumed := time.Now()
@@ -221,9 +203,7 @@ func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	_, err := takeWithin(s, charge("bad", frozen, 1), patience)
 	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
 	for _, err := range []error{err, errSettle} {
-		if !errors.Is(err, store.ErrBadBucket) {
-			t.Errorf("got %v, want ErrBadBucket in its tree", err)
-		}
+		check.Is(t, err, store.ErrBadBucket, "want ErrBadBucket in its tree")
 		if err != nil && strings.Contains(err.Error(), "reading") {
 			t.Errorf("got %v, want no password in it", err)
 		}
@@ -241,16 +221,10 @@ func TestRedactionKeepsTheTreeOfAnError(t *testing.T) {
 	} {
 		shown := fmt.Errorf("taking: %w", c.redact(err))
 		var op *net.OpError
-		if !errors.Is(shown, io.ErrUnexpectedEOF) || !errors.As(shown, &op) || op != dial {
-			t.Errorf("%v: got a tree without its errors", shown)
-		}
-		if errors.Is(shown, io.EOF) {
-			t.Errorf("%v: got io.EOF in its tree", shown)
-		}
+		check.That(t, errors.Is(shown, io.ErrUnexpectedEOF) && errors.As(shown, &op) && op == dial, "%v: got a tree without its errors", shown)
+		check.That(t, !errors.Is(shown, io.EOF), "%v: got io.EOF in its tree", shown)
 		for _, text := range texts(shown) {
-			if strings.Contains(text, "hunter2") || strings.Contains(text, "cret") {
-				t.Errorf("got %q, want no password", text)
-			}
+			check.That(t, !strings.Contains(text, "hunter2") && !strings.Contains(text, "cret"), "got %q, want no password", text)
 		}
 	}
 	if err := errors.New("plain"); c.redact(err) != err {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -30,9 +31,8 @@ func TestClusterPrefix(t *testing.T) {
 		}
 		slot := server.Do("cluster", "keyslot", s.name("zone", "a", false))
 		for _, key := range []string{s.name("other", "{same}1", true), s.name("", "}{x}", false), s.registryKey(), s.prefix} {
-			if got := server.Do("cluster", "keyslot", key); got != slot {
-				t.Errorf("prefix %q: got %q in slot %s, want %s", prefix, key, got, slot)
-			}
+			got := server.Do("cluster", "keyslot", key)
+			check.That(t, got == slot, "prefix %q: got %q in slot %s, want %s", prefix, key, got, slot)
 		}
 		s.Close()
 	}
@@ -119,14 +119,11 @@ func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	t.Logf("takes of one bucket: %d, %d failed; of two: %d, %d failed; after the move %d failed", singles.Load(), failedSingles.Load(), pairs.Load(), failedPairs.Load(), failedAfter.Load())
-	if failedSingles.Load() > 0 || failedAfter.Load() > 0 || singles.Load() == 0 {
-		t.Error("want no take of one bucket to fail, and none of two once the slot has moved")
-	}
+	check.That(t, failedSingles.Load() == 0 && failedAfter.Load() == 0 && singles.Load() != 0, "want no take of one bucket to fail, and none of two once the slot has moved")
 	for i := range keys {
 		want := float64(poured[i].Load())
-		if got := levelOf(t, s, charge(fmt.Sprint(i), frozen, 1)); math.Abs(got-want) > leaked {
-			t.Errorf("level of bucket %d: got %v, want %v", i, got, want)
-		}
+		got := levelOf(t, s, charge(fmt.Sprint(i), frozen, 1))
+		check.That(t, math.Abs(got-want) <= leaked, "level of bucket %d: got %v, want %v", i, got, want)
 	}
 }
 

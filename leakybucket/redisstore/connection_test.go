@@ -17,6 +17,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -25,20 +26,16 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	pool.AppendCertsFromPEM(authority.PEM)
 	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
 	certPEM, keyPEM := authority.Certify(t)
-	if err := errors.Join(os.WriteFile(cert, certPEM, 0o600), os.WriteFile(key, keyPEM, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, errors.Join(os.WriteFile(cert, certPEM, 0o600), os.WriteFile(key, keyPEM, 0o600)))
 	probe := servertest.PrepareRedis(t) // for a port that is free
 	servertest.StartRedis(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	mustTake(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1))
 	mustTake(t, open(t, "rediss://"+probe.Addr, Options{TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
-	if got := levelOf(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1)); got < 2-leaked {
-		t.Errorf("level by both ways: got %v, want 2", got)
-	}
-	if _, err := takeWithin(open(t, "rediss://"+probe.Addr, Options{}), charge("k", frozen, 1), patience); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
-	}
+	got := levelOf(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1))
+	check.That(t, got >= 2-leaked, "level by both ways: got %v, want 2", got)
+	_, err := takeWithin(open(t, "rediss://"+probe.Addr, Options{}), charge("k", frozen, 1), patience)
+	check.That(t, err != nil && strings.Contains(err.Error(), "certificate"), "certificate that nobody has signed: got %v, want an error", err)
 }
 
 // A caller's deadline also holds while the first connection is made.
@@ -53,23 +50,17 @@ func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 		for what, err := range map[string]error{
 			"list": listError(ctx, s), "reset": s.Reset(ctx, "zone", "k", false),
 		} {
-			if err == nil {
-				t.Errorf("%s: %s of a server that is stopped: got no error", url, what)
-			}
+			check.That(t, err != nil, "%s: %s of a server that is stopped: got no error", url, what)
 		}
-		if took := time.Since(asked); took > 500*time.Millisecond+heart.Lost(asked) {
-			t.Errorf("%s: got errors after %v with a deadline of 50 ms", url, took)
-		}
+		took := time.Since(asked)
+		check.That(t, took <= 500*time.Millisecond+heart.Lost(asked), "%s: got errors after %v with a deadline of 50 ms", url, took)
 		cancel()
 	}
 }
 
 // A store is also made when a config is only checked, and must not connect then.
 func TestNewDialsNothing(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	addr := listener.Addr().String()
 	before := runtime.NumGoroutine()
@@ -91,9 +82,7 @@ func TestNewDialsNothing(t *testing.T) {
 		go func() { _, _ = take(s, charge("k", frozen, 1)) }()
 		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 		conn, err := listener.Accept()
-		if err != nil {
-			t.Fatalf("first call of %s: got no connection: %v", s, err)
-		}
+		check.OK(t, err, "first call of %s: got no connection", s)
 		_ = conn.Close()
 		s.Close()
 	}
@@ -111,30 +100,18 @@ func (sentinelClient) Mode() rueidis.ClientMode { return rueidis.ClientModeSenti
 // TestAGivenClient: the store uses it, and leaves it open.
 func TestAGivenClient(t *testing.T) {
 	server := servertest.StartRedis(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := check.Must(rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableCache: true}))(t)
 	defer client.Close()
 	if s, err := New(client, Options{Password: "secret"}); err == nil || s != nil {
 		t.Errorf("a password beside a client: got %v, %v, want nil and an error", s, err)
 	}
-	s, err := New(client, Options{Prefix: "p:"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(New(client, Options{Prefix: "p:"}))(t)
 	mustTake(t, s, charge("k", frozen, 1))
-	if got := s.String(); got != "redis at "+server.Addr {
-		t.Errorf("got the store as %s", got)
-	}
-	if got, want := connectionOf(sentinelClient{client}).target.String(), "redis by sentinels, first at "+server.Addr; got != want {
-		t.Errorf("got a client of sentinels as %s, want %s", got, want)
-	}
+	check.Equal(t, s.String(), "redis at "+server.Addr, "the store")
+	check.Equal(t, connectionOf(sentinelClient{client}).target.String(), "redis by sentinels, first at "+server.Addr, "a client of sentinels")
 	s.Close()
 	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
 		t.Errorf("a take after Close: got %v, want %v", err, errClosed)
 	}
-	if err := client.Do(t.Context(), client.B().Ping().Build()).Error(); err != nil {
-		t.Errorf("the client after the store was closed: %v", err)
-	}
+	check.NoError(t, client.Do(t.Context(), client.B().Ping().Build()).Error(), "the client after the store was closed")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -16,22 +17,15 @@ import (
 // with redis-cli and these words, without redis-cli.
 func documented(t *testing.T, words string) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/several-caddys.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/several-caddys.md"))(t)
 	found := regexp.MustCompile(`(?m)^ *redis-cli (` + words + `.*)$`).FindStringSubmatch(string(page))
-	if found == nil {
-		t.Fatalf("the page has no command redis-cli %s", words)
-	}
+	check.Assume(t, found != nil, "the page has no command redis-cli %s", words)
 	return strings.Fields(strings.ReplaceAll(found[1], "'", ""))
 }
 
 func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	server := servertest.StartRedis(t)
-	if got := server.Do(documented(t, "ACL")...); got != "OK" {
-		t.Fatalf("got %q from the server, want OK", got)
-	}
+	check.Need(t, server.Do(documented(t, "ACL")...), "OK", "from the server")
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
 	if warnings, err := s.Check(t.Context()); err != nil || len(warnings) > 0 {
 		t.Errorf("got %q, %v from Check", warnings, err)
@@ -64,16 +58,13 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	for _, node := range c.Nodes {
 		for _, words := range []string{"ACL SETUSER throttle on", "ACL SETUSER throttle '~{"} {
-			if got := node.Do(documented(t, words)...); got != "OK" {
-				t.Fatalf("got %q from the server, want OK", got)
-			}
+			check.Need(t, node.Do(documented(t, words)...), "OK", "from the server")
 		}
 	}
 	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
 	all := []leakybucket.Charge{charge("203.0.113.7", frozen, 1), charge("203.0.113.8", frozen, 1), charge("203.0.113.9", frozen, 1)}
-	if err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))); err != nil {
-		t.Errorf("got %v from Take", err)
-	}
+	err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all)))
+	check.That(t, err == nil, "got %v from Take", err)
 }
 
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
@@ -85,9 +76,7 @@ func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
 	if d := mustTake(t, s, c); d.Fits || d.BlockedUntil == 0 {
 		t.Fatalf("got %+v, want a blocked bucket", d)
 	}
-	if got := server.Do(documented(t, "DEL")...); got != "1" {
-		t.Fatalf("got %q deleted keys, want 1", got)
-	}
+	check.Need(t, server.Do(documented(t, "DEL")...), "1", "deleted keys")
 	if d := mustTake(t, s, c); !d.Poured || d.Level != 0 {
 		t.Errorf("got %+v, want an empty bucket", d)
 	}

@@ -6,6 +6,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestFramesAreCountedHoweverTheyArrive(t *testing.T) {
@@ -27,14 +29,10 @@ func TestFramesAreCountedHoweverTheyArrive(t *testing.T) {
 			var f frames
 			for rest := text; rest != ""; {
 				n := min(size, len(rest))
-				if err := f.feed([]byte(rest[:n])); err != nil {
-					t.Fatalf("%q in parts of %d: %v", text, size, err)
-				}
+				check.OK(t, f.feed([]byte(rest[:n])), "%q in parts of %d", text, size)
 				rest = rest[n:]
 			}
-			if got := f.complete.Load(); got != want {
-				t.Fatalf("%q in parts of %d: got %d messages, want %d", text, size, got, want)
-			}
+			check.Need(t, f.complete.Load(), want, "%q in parts of %d: messages", text, size)
 		}
 	}
 }
@@ -46,9 +44,8 @@ func TestFramesThatAreWrongAreErrors(t *testing.T) {
 		strings.Repeat("*1\r\n", deepest+1), "+" + strings.Repeat("x", largestMessage), "$16777216\r\n", "*262145\r\n", "%131073\r\n",
 	} {
 		var f frames
-		if err := f.feed([]byte(text)); err == nil {
-			t.Errorf("%.40q: got no error", text)
-		}
+		err := f.feed([]byte(text))
+		check.That(t, err != nil, "%.40q: got no error", text)
 	}
 }
 
@@ -78,9 +75,7 @@ func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			defer server.Close()
 			go func() {
 				if conn, err := server.Accept(); err == nil {
@@ -89,18 +84,12 @@ func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
 				}
 			}()
 			conn, err := net.Dial("tcp", server.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			g := &guard{Conn: conn}
 			defer g.Close()
-			if _, err := g.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
-				t.Fatal(err)
-			}
+			check.Must(g.Write([]byte("*1\r\n$4\r\nPING\r\n")))(t)
 			read, err := io.Copy(io.Discard, g)
-			if !errors.Is(err, errFrame) || read > largestMessage {
-				t.Errorf("got %d bytes and error %v, want an error within %d", read, err, largestMessage)
-			}
+			check.That(t, errors.Is(err, errFrame) && read <= largestMessage, "got %d bytes and error %v, want an error within %d", read, err, largestMessage)
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("got error %v, want the connection closed", err)
 			}

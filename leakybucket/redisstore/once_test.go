@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -53,10 +54,7 @@ func takeWithin(s *Store, c leakybucket.Charge, d time.Duration) (leakybucket.De
 // mustTake is take that must be answered.
 func mustTake(tb testing.TB, s *Store, c leakybucket.Charge) leakybucket.Decision {
 	tb.Helper()
-	d, err := takeWithin(s, c, patience)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	d := check.Must(takeWithin(s, c, patience))(tb)
 	return d
 }
 
@@ -102,12 +100,9 @@ func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 		return err
 	})
 	level := levelOf(t, s, charge("k", frozen, 1))
-	if least, most := float64(answered.Load())-leaked, float64(answered.Load()+lost.Load()); level < least || level > most {
-		t.Errorf("charged with %d answered and %d lost of %d: got %v, want from %v to %v", answered.Load(), lost.Load(), asks, level, least, most)
-	}
-	if lost.Load() < int64(asks)/1000 {
-		t.Errorf("got %d asks without a reply, want the proxy to lose some", lost.Load())
-	}
+	least, most := float64(answered.Load())-leaked, float64(answered.Load()+lost.Load())
+	check.That(t, level >= least && level <= most, "charged with %d answered and %d lost of %d: got %v, want from %v to %v", answered.Load(), lost.Load(), asks, level, least, most)
+	check.That(t, lost.Load() >= int64(asks)/1000, "got %d asks without a reply, want the proxy to lose some", lost.Load())
 	t.Logf("%d answered, %d lost, %v charged", answered.Load(), lost.Load(), level)
 }
 
@@ -145,8 +140,7 @@ func TestFlushedScriptsAreChargedOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for w, want := range poured {
-		if got := levelOf(t, s, charge(fmt.Sprint("k", w), frozen, 1)); got > want || got < want-leaked || got == 0 {
-			t.Errorf("level of k%d after %d flushes: got %v, want %v, the sum of what was poured", w, flushes, got, want)
-		}
+		got := levelOf(t, s, charge(fmt.Sprint("k", w), frozen, 1))
+		check.That(t, got <= want && got >= want-leaked && got != 0, "level of k%d after %d flushes: got %v, want %v, the sum of what was poured", w, flushes, got, want)
 	}
 }

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -22,16 +22,12 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5"; got != want {
-		t.Errorf("key of a bucket: got %q, want %q", got, want)
-	}
+	check.Equal(t, server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5", "key of a bucket")
 	c.Shadow, c.Block = true, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
 	mustTake(t, s, c)
 	c.Cost = 9
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 0.5 1700000060000000 0"; got != want {
-		t.Errorf("key of a blocked shadow bucket: got %q, want %q", got, want)
-	}
+	check.Equal(t, server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 0.5 1700000060000000 0", "key of a blocked shadow bucket")
 }
 
 // Nodes that agree about a leak pay for no write when they refuse.
@@ -49,13 +45,10 @@ func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
 	} {
 		server.Do("save") // begins the count anew
 		for i := range 100 {
-			if d := mustTake(t, s, charge("k", test.leaks[i%2], 5)); d.Poured {
-				t.Fatalf("take %d: got it poured at level %v", i, d.Level)
-			}
+			d := mustTake(t, s, charge("k", test.leaks[i%2], 5))
+			check.Assume(t, !d.Poured, "take %d: got it poured at level %v", i, d.Level)
 		}
-		if got := server.Info("rdb_changes_since_last_save"); got != test.writes {
-			t.Errorf("100 refusals by leaks of %v: got %s writes, want %s", test.leaks, got, test.writes)
-		}
+		check.Equal(t, server.Info("rdb_changes_since_last_save"), test.writes, "100 refusals by leaks of %v: writes", test.leaks)
 	}
 }
 
@@ -78,13 +71,10 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := s.Settle(ctx, settlements)
-	if !errors.Is(err, store.ErrBadBucket) {
-		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
-	}
+	check.Is(t, err, store.ErrBadBucket, "settlement of %d, some of a key that is no bucket, want an error about that key alone", many)
 	for _, i := range []int{0, 2, 500, 1999} {
-		if got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1)); math.Abs(got-many/2000) > leaked {
-			t.Errorf("level of k%d: got %v, want %d", i, got, many/2000)
-		}
+		got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1))
+		check.That(t, math.Abs(got-many/2000) <= leaked, "level of k%d: got %v, want %d", i, got, many/2000)
 	}
 	was, _ := strconv.Atoi(connections)
 	if is, _ := strconv.Atoi(server.Info("total_connections_received")); is > was+3 { // redis-cli's
@@ -101,13 +91,9 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})
 	expect := func(key string, want time.Duration) {
 		t.Helper()
-		ms, err := strconv.Atoi(server.Do("pttl", "p:zone/"+key))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if left := time.Duration(ms) * time.Millisecond; left > want+10*time.Second || left < want+5*time.Second {
-			t.Errorf("time left to %s: got %v, want 10 s after %v", key, left, want)
-		}
+		ms := check.Must(strconv.Atoi(server.Do("pttl", "p:zone/"+key)))(t)
+		left := time.Duration(ms) * time.Millisecond
+		check.That(t, left <= want+10*time.Second && left >= want+5*time.Second, "time left to %s: got %v, want 10 s after %v", key, left, want)
 	}
 	l := leakybucket.Limit{Capacity: 10, Leak: 0.5}
 	first := charge("k", l, 5)
@@ -125,17 +111,12 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	expect("blocked", 2*time.Minute)
 
 	settlement := leakybucket.Settlement{Charge: first, Was: was, Cancel: true}
-	if err := s.Settle(context.Background(), []leakybucket.Settlement{settlement}); err != nil {
-		t.Fatal(err)
-	}
-	if got := server.Do("exists", "p:zone/k"); got != "0" {
-		t.Errorf("bucket that was emptied: got it kept")
-	}
+	check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{settlement}))
+	check.Equal(t, server.Do("exists", "p:zone/k"), "0", "bucket that was emptied")
 	for _, c := range []leakybucket.Charge{charge("refused", l, 11), charge("nothing", l, 0)} {
 		mustTake(t, s, c)
-		if got := server.Do("exists", "p:zone/"+c.Key); got != "0" {
-			t.Errorf("%s: got a key for an empty bucket, want none", c.Key)
-		}
+		got := server.Do("exists", "p:zone/"+c.Key)
+		check.That(t, got == "0", "%s: got a key for an empty bucket, want none", c.Key)
 	}
 }
 
@@ -146,9 +127,7 @@ func TestThreeStoresAreOne(t *testing.T) {
 	var stores [3]*Store
 	for i := range stores {
 		stores[i] = open(t, "redis://"+server.Addr, Options{})
-		if got := stores[i].now(); got != "" {
-			t.Fatalf("what a store says of the time: got %q, want nothing", got)
-		}
+		check.Need(t, stores[i].now(), "", "what a store says of the time")
 	}
 	limit := leakybucket.Limit{Capacity: 100, Leak: 1e-4}
 	var poured [3]int
@@ -168,9 +147,8 @@ func TestThreeStoresAreOne(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if sum := poured[0] + poured[1] + poured[2]; sum != 100 {
-		t.Errorf("poured by three stores into a bucket of 100: got %v, want 100 in all", poured)
-	}
+	sum := poured[0] + poured[1] + poured[2]
+	check.That(t, sum == 100, "poured by three stores into a bucket of 100: got %v, want 100 in all", poured)
 	d := mustTake(t, stores[0], charge("k", limit, 1))
 	seconds, _, _ := strings.Cut(server.Do("time"), "\n")
 	if want, err := strconv.ParseInt(seconds, 10, 64); err != nil || math.Abs(float64(d.At)/1e6-float64(want)) > 5 {
@@ -196,9 +174,8 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := levelOf(t, s, charge("k", frozen, 1)); math.Abs(got-callers*takes-1) > leaked {
-		t.Errorf("level: got %v, want %d, what was poured", got, callers*takes+1)
-	}
+	got := levelOf(t, s, charge("k", frozen, 1))
+	check.That(t, math.Abs(got-callers*takes-1) <= leaked, "level: got %v, want %d, what was poured", got, callers*takes+1)
 	stats := server.Do("info", "commandstats")
 	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
 	calls, _, _ := strings.Cut(rest, ",")
@@ -222,15 +199,11 @@ func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
 	for policy, want := range map[string]string{"noeviction": "", "volatile-ttl": "", "allkeys-lru": "allkeys-lru"} {
 		server := servertest.StartRedis(t, "--maxmemory-policy", policy)
 		warnings, err := open(t, "redis://"+server.Addr, Options{}).Check(context.Background())
-		if err != nil || (len(warnings) > 0) != (want != "") || !strings.Contains(strings.Join(warnings, ""), want) {
-			t.Errorf("%s: got warnings %q, %v, want %q", policy, warnings, err, want)
-		}
+		check.That(t, err == nil && (len(warnings) > 0) == (want != "") && strings.Contains(strings.Join(warnings, ""), want), "%s: got warnings %q, %v, want %q", policy, warnings, err, want)
 	}
 	server := servertest.StartRedis(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
 	warnings, err := open(t, "redis://app:pw@"+server.Addr, Options{}).Check(context.Background())
-	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "cannot see") {
-		t.Errorf("user that may not ask: got %q, %v, want a warning", warnings, err)
-	}
+	check.That(t, err == nil && len(warnings) == 1 && strings.Contains(warnings[0], "cannot see"), "user that may not ask: got %q, %v, want a warning", warnings, err)
 }
 
 // TestRegistryJunk writes what is none of ours into the hash. Texts are written and read all the
@@ -247,19 +220,13 @@ func TestRegistryJunk(t *testing.T) {
 			server.Do("hset", s.registryKey(), field, value)
 			server.Do("hset", s.registryKey(), "other", "junk")
 			all, err := s.Texts(t.Context(), -1)
-			if err != nil || all.Count != len(all.Texts) || all.Count == 0 {
-				t.Fatalf("%q %q: got %+v, error %v, want the junk counted", field, value, all, err)
-			}
+			check.Assume(t, err == nil && all.Count == len(all.Texts) && all.Count != 0, "%q %q: got %+v, error %v, want the junk counted", field, value, all, err)
 			for _, text := range all.Texts {
-				if text.Number != 0 || text.Text != "" {
-					t.Errorf("%q %q: got %+v, want the number 0", field, value, text)
-				}
+				check.That(t, text.Number == 0 && text.Text == "", "%q %q: got %+v, want the number 0", field, value, text)
 			}
 			want := store.Text{Name: "name", Number: 2, End: end, Text: "ours"}
 			before, last, err := s.PutTexts(t.Context(), []store.Text{want})
-			if err != nil || last == before {
-				t.Fatalf("%q %q: got numbers %d and %d, error %v, want it written", field, value, before, last, err)
-			}
+			check.Assume(t, err == nil && last != before, "%q %q: got numbers %d and %d, error %v, want it written", field, value, before, last, err)
 			if all, err = s.Texts(t.Context(), before); err != nil || all.Last != last || len(all.Texts) != 2 || all.Texts[0] != want && all.Texts[1] != want {
 				t.Errorf("%q %q: got %+v, error %v, want ours and one junk", field, value, all, err)
 			}
@@ -282,9 +249,7 @@ func TestRegistryFlood(t *testing.T) {
 	}
 	end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
 	before, last, err := s.PutTexts(t.Context(), []store.Text{{Name: "name", Number: 2, End: end, Text: "ours"}})
-	if err != nil || last == before {
-		t.Fatalf("got marks %d and %d, error %v, want it written", before, last, err)
-	}
+	check.Assume(t, err == nil && last != before, "got marks %d and %d, error %v, want it written", before, last, err)
 	all, err := s.Texts(t.Context(), before)
 	if err != nil || all.Last != last || all.Count != flood+1 || len(all.Texts) != store.MostTexts {
 		t.Errorf("got %d of %d texts, last write %d, error %v, want %d of %d and %d", len(all.Texts), all.Count, all.Last, err, store.MostTexts, flood+1, last)
@@ -297,7 +262,5 @@ func TestRegistryOfAnotherType(t *testing.T) {
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
 	server.Do("lpush", "shop:@changes", "junk")
 	_, err := s.Texts(t.Context(), -1)
-	if err == nil || !strings.Contains(err.Error(), "shop:@changes") || !strings.Contains(err.Error(), "delete it") {
-		t.Errorf("got error %v, want the key and what to do", err)
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "shop:@changes") && strings.Contains(err.Error(), "delete it"), "got error %v, want the key and what to do", err)
 }

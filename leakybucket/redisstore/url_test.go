@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -32,9 +33,8 @@ func TestURLsThatSayWhereTheServersAre(t *testing.T) {
 		if want.network == "" {
 			want.network = "tcp"
 		}
-		if got, err := parseURL(url); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %+v, %v, want %+v", url, got, err, want)
-		}
+		got, err := parseURL(url)
+		check.That(t, err == nil && reflect.DeepEqual(got, want), "%s: got %+v, %v, want %+v", url, got, err, want)
 	}
 }
 
@@ -46,9 +46,7 @@ func TestURLsThatAreWrongAreToldWithoutThePassword(t *testing.T) {
 		"unix://run/r.sock", "unix://u:hunter2@run/r.sock", "unix:///", "unixs:///r.sock", "unix+cluster:///r.sock", "redis://u:hunter2@a b", "redis://u:hunter2@h:6379:637",
 	} {
 		_, err := parseURL(url)
-		if err == nil || !strings.Contains(err.Error(), "want redis://") || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got error %v, want one that says the forms", url, err)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), "want redis://") && !strings.Contains(err.Error(), "hunter2"), "%s: got error %v, want one that says the forms", url, err)
 	}
 }
 
@@ -78,9 +76,8 @@ func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
 		"without a password":  {"redis://h", Options{Username: "u"}},
 		"begins with rediss":  {"redis://h", Options{TLS: &tls.Config{}}},
 	} {
-		if _, err := Open(o.url, o.Options); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%+v: got %v, want an error with %q", o, err, want)
-		}
+		_, err := Open(o.url, o.Options)
+		check.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "hunter2"), "%+v: got %v, want an error with %q", o, err, want)
 	}
 }
 
@@ -97,9 +94,8 @@ func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
 	} {
 		s := open(t, o.url, o.Options)
 		mustTake(t, s, charge("k", frozen, 1))
-		if text := fmt.Sprint(s, s.connection.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
-			t.Errorf("got the store as %s, want no password in it", text)
-		}
+		text := fmt.Sprint(s, s.connection.target)
+		check.That(t, !strings.Contains(text, "hunter2") && !strings.Contains(text, "s3cret"), "got the store as %s, want no password in it", text)
 	}
 	for _, o := range []located{
 		{"redis://:hunter22@" + at, Options{}},
@@ -109,8 +105,6 @@ func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
 		{"redis://app:s3cret/@%25@" + at, Options{Prefix: "q:"}},
 	} {
 		_, err := take(open(t, o.url, o.Options), charge("k", frozen, 1))
-		if err == nil || strings.Contains(err.Error(), "hunter22") || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: got %v, want an error without a password", o.url, err)
-		}
+		check.That(t, err != nil && !strings.Contains(err.Error(), "hunter22") && !strings.Contains(err.Error(), "s3cret"), "%s: got %v, want an error without a password", o.url, err)
 	}
 }

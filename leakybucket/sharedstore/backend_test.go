@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A checked store has warnings once it answers, and begins work.
@@ -33,15 +34,11 @@ func TestNothingIsCalledBeforeTheStart(t *testing.T) {
 		r := &checked{remote: newRemote()}
 		n := begin(t, r, Options{})
 		time.Sleep(time.Minute)
-		if r.Buckets()["@probe"] != 0 || r.checks.Load() != 0 || r.starts.Load() != 0 {
-			t.Error("before: got the remote store called, want it left alone")
-		}
+		check.That(t, r.Buckets()["@probe"] == 0 && r.checks.Load() == 0 && r.starts.Load() == 0, "before: got the remote store called, want it left alone")
 		n.backend.Attach(n.witness)
 		n.backend.Attach(new(witness))
 		synctest.Wait()
-		if r.checks.Load() != 1 || r.starts.Load() != 1 {
-			t.Errorf("got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
-		}
+		check.That(t, r.checks.Load() == 1 && r.starts.Load() == 1, "got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
 		n.backend.Report(errors.New("disk full"))
 		n.wantHeard() // the other one is
 		n.backend.Detach(n.witness)
@@ -77,9 +74,7 @@ func TestCallsAreTimed(t *testing.T) {
 		n.take(hourly(9, 1))
 		n.remote.hung.Store(true)
 		n.take(hourly(9, 1))
-		if want := []time.Duration{30 * time.Millisecond, DefaultTimeout}; !slices.Equal(took, want) {
-			t.Errorf("got %v, want %v", took, want)
-		}
+		check.Slices(t, took, []time.Duration{30 * time.Millisecond, DefaultTimeout})
 	})
 }
 
@@ -118,14 +113,11 @@ func TestInterruptible(t *testing.T) {
 		s.takes.Store(int64(700 * time.Millisecond))
 		charges, decisions, began := []leakybucket.Charge{hourly(9, 1)}, make([]leakybucket.Decision, 1), time.Now()
 		err := n.Take(t.Context(), charges, decisions)
-		if took := time.Since(began); err != nil || took != DefaultTimeout || decisions[0].Fits {
-			t.Errorf("got %+v, %v after %v, want it denied after the timeout", decisions, err, took)
-		}
+		took := time.Since(began)
+		check.That(t, err == nil && took == DefaultTimeout && !decisions[0].Fits, "got %+v, %v after %v, want it denied after the timeout", decisions, err, took)
 		charges[0].Key = "mallory"
 		time.Sleep(time.Second)
-		if got := *s.seen.Load(); got != "someone" {
-			t.Errorf("got %s charged, want someone", got)
-		}
+		check.Equal(t, *s.seen.Load(), "someone", "charged")
 		if err := n.Reset(t.Context(), "z", "someone", false); err == nil {
 			t.Error("of a store that resets nothing: got no error")
 		}
@@ -144,9 +136,7 @@ func TestInterruptible(t *testing.T) {
 			n.wantAdmitted(1, hourly(9, 1), 1)
 			n.backend.Close()
 			synctest.Wait()
-			if got := s.closed.Load(); got != 1 {
-				t.Errorf("got it closed %d times, want once", got)
-			}
+			check.Equal(t, s.closed.Load(), 1, "times it was closed")
 		})
 	})
 	t.Run("never answers", func(t *testing.T) {

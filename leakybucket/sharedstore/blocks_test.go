@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // known returns the rest of the block that a node knows of.
@@ -37,12 +38,9 @@ func TestConfirm(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			if got := n.remote.takes.Load() - before; got != 9 {
-				t.Errorf("in ten seconds: got the store asked %d times, want once a second after the first", got)
-			}
-			if got := n.remote.level(t, blocked(1)); !near(got, 1) {
-				t.Errorf("got level %v, want the 1 of before", got)
-			}
+			check.Equal(t, n.remote.takes.Load()-before, 9, "times the store was asked in ten seconds, want once a second after the first")
+			got := n.remote.level(t, blocked(1))
+			check.That(t, near(got, 1), "got level %v, want the 1 of before", got)
 		})
 	})
 	for _, test := range []struct {
@@ -85,9 +83,8 @@ func TestAnAnswerOfBefore(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		n.wantAdmitted(2, blocked(1), 1)
 		n.backend.blocks.learn([]leakybucket.Charge{blocked(1)}, make([]leakybucket.Decision, 1), began)
-		if rest, _ := n.known(blocked(1)); rest == 0 {
-			t.Error("got no block, want the one that began meanwhile")
-		}
+		rest, _ := n.known(blocked(1))
+		check.That(t, rest != 0, "got no block, want the one that began meanwhile")
 	})
 }
 
@@ -104,9 +101,7 @@ func TestListingOfBlocks(t *testing.T) {
 				t.Helper()
 				listed := make(map[string]bool)
 				for e, err := range store.ListAll(t.Context(), n, store.Filter{Zone: "z", Scan: 1}) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					check.OK(t, err)
 					listed[e.Key] = listed[e.Key] || e.State.BlockedUntil > e.Now
 				}
 				for _, c := range []leakybucket.Charge{inStore, inOutage, both} {

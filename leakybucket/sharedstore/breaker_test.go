@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // steadily takes with a fresh key so many times a second for a while, and returns how many
@@ -84,13 +85,9 @@ func TestBreaker(t *testing.T) {
 				n.remote.fate.Store(nil)
 				n.remote.slow.Store(0)
 				n.recover()
-				if n.remote.takes.Load() != takes {
-					t.Error("got it tried by takes of clients, want it tried by others")
-				}
+				check.Equal(t, n.remote.takes.Load(), takes, "tries by takes of clients, want it tried by others")
 				n.wantAdmitted(1, hourly(1, 1), 1)
-				if n.remote.takes.Load() != takes+1 {
-					t.Error("after the outage: got the store not asked")
-				}
+				check.Equal(t, n.remote.takes.Load(), takes+1, "after the outage: takes of the store")
 			})
 		})
 	}
@@ -102,19 +99,13 @@ func TestLimiterOfAStoreThatHangs(t *testing.T) {
 	for _, timeout := range []time.Duration{0, DefaultTimeout / 2, DefaultTimeout, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			n := startNode(t, Options{})
-			l, err := leakybucket.NewLimiter(n, hourly(10, 1).Limit, leakybucket.LimiterOptions{Timeout: timeout})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := check.Must(leakybucket.NewLimiter(n, hourly(10, 1).Limit, leakybucket.LimiterOptions{Timeout: timeout}))(t)
 			n.remote.hung.Store(true)
 			for i := range 2 * inARow {
-				if r, err := l.Take(t.Context(), fmt.Sprint(i), 1); !r.Fits || err != nil {
-					t.Fatalf("with a timeout of %v: got %v, %v, want what this node decides", timeout, r, err)
-				}
+				r, err := l.Take(t.Context(), fmt.Sprint(i), 1)
+				check.Assume(t, r.Fits && err == nil, "with a timeout of %v: got %v, %v, want what this node decides", timeout, r, err)
 			}
-			if !n.backend.Down() {
-				t.Errorf("with a timeout of %v: got no outage", timeout)
-			}
+			check.That(t, n.backend.Down(), "with a timeout of %v: got no outage", timeout)
 			n.remote.hung.Store(false)
 			n.recover()
 		})
@@ -128,9 +119,7 @@ func TestRecoveryOfABusyStore(t *testing.T) {
 		n := startNode(t, Options{})
 		n.remote.hung.Store(true)
 		n.admits(30, hourly(100, 1))
-		if !n.backend.Down() {
-			t.Fatal("got no outage")
-		}
+		check.Assume(t, n.backend.Down(), "got no outage")
 		var calls atomic.Int64
 		tenth := func(*leakybucket.Charge) error {
 			if calls.Add(1)%probes == 0 {
@@ -141,9 +130,7 @@ func TestRecoveryOfABusyStore(t *testing.T) {
 		n.remote.fate.Store(&tenth)
 		n.remote.hung.Store(false)
 		time.Sleep(10 * time.Second)
-		if n.backend.Down() {
-			t.Error("got the outage going on, want it over")
-		}
+		check.That(t, !n.backend.Down(), "got the outage going on, want it over")
 	})
 }
 
@@ -162,16 +149,11 @@ func TestHangUps(t *testing.T) {
 				ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
 				defer cancel()
 			}
-			if err := n.Take(ctx, []leakybucket.Charge{hourly(1e6, 1)}, make([]leakybucket.Decision, 1)); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, n.Take(ctx, []leakybucket.Charge{hourly(1e6, 1)}, make([]leakybucket.Decision, 1)))
 		}
-		if n.backend.Failing() || n.witness.errors > 0 {
-			t.Errorf("got it failing with %d errors, want it well", n.witness.errors)
-		}
-		if got := n.remote.level(t, hourly(1e6, 1)); !near(got, 1500) {
-			t.Errorf("got level %v, want the 1500 of those who left", got)
-		}
+		check.That(t, !n.backend.Failing() && n.witness.errors == 0, "got it failing with %d errors, want it well", n.witness.errors)
+		got := n.remote.level(t, hourly(1e6, 1))
+		check.That(t, near(got, 1500), "got level %v, want the 1500 of those who left", got)
 	})
 }
 

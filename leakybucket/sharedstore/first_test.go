@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A far store is reached some time after it was first asked, as behind TLS and another site.
@@ -94,9 +95,7 @@ func TestDeadAtTheStart(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		began := time.Now()
 		n.wantAdmitted(10, hourly(6, 1), 3)
-		if took := time.Since(began); took != 500*time.Millisecond {
-			t.Errorf("got answers after %v, want them after the rest of the two seconds", took)
-		}
+		check.Equal(t, time.Since(began), 500*time.Millisecond, "answers after, want them after the rest of the two seconds")
 		time.Sleep(10 * time.Minute)
 		n.wantHeard("down: not reached within 2s: connection refused")
 	})
@@ -130,14 +129,10 @@ func TestWaiting(t *testing.T) {
 		}
 		synctest.Wait()
 		atOnce(t.Context(), hourly(10, 1))
-		if served.Load() > 0 {
-			t.Errorf("got %d served, want all to wait", served.Load())
-		}
+		check.That(t, served.Load() == 0, "got %d served, want all to wait", served.Load())
 		time.Sleep(firstWait)
 		synctest.Wait()
-		if served.Load() != mostWaiting {
-			t.Errorf("after two seconds: got %d served, want all", served.Load())
-		}
+		check.Equal(t, served.Load(), mostWaiting, "after two seconds: served, want all")
 	})
 }
 
@@ -153,9 +148,8 @@ func TestAlsoAwait(t *testing.T) {
 			}()
 			began := time.Now()
 			_, d := n.take(hourly(1, 1))
-			if took := time.Since(began); took != test.waits || d.Local {
-				t.Errorf("closed after %v: got %+v after %v, want it of the store after %v", test.closed, d, took, test.waits)
-			}
+			took := time.Since(began)
+			check.That(t, took == test.waits && !d.Local, "closed after %v: got %+v after %v, want it of the store after %v", test.closed, d, took, test.waits)
 			time.Sleep(test.closed)
 		})
 	}

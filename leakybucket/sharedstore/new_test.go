@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A lockedBuffer may be written to and read by several goroutines.
@@ -31,15 +32,11 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		r := newRemote()
 		var log lockedBuffer
 		store := New(r, Options{}, Log(slog.New(slog.NewTextHandler(&log, nil))))
-		limiter, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{}))(t)
 		take := func(fits bool) {
 			t.Helper()
-			if got, err := limiter.Take(t.Context(), "k", 1); err != nil || got.Fits != fits {
-				t.Fatalf("got %+v, %v, want fits %v", got, err, fits)
-			}
+			got, err := limiter.Take(t.Context(), "k", 1)
+			check.Assume(t, err == nil && got.Fits == fits, "got %+v, %v, want fits %v", got, err, fits)
 		}
 		for range 4 {
 			take(true)
@@ -59,13 +56,9 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		store.Close()
 		store.Close()
 		synctest.Wait()
-		if r.closed.Load() != 1 {
-			t.Errorf("got the remote store closed %d times, want once", r.closed.Load())
-		}
+		check.Equal(t, r.closed.Load(), 1, "times the remote store was closed")
 		for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
-			if strings.Count(log.String(), line) == 0 {
-				t.Errorf("got no line %q:\n%s", line, log.String())
-			}
+			check.That(t, strings.Count(log.String(), line) != 0, "got no line %q:\n%s", line, log.String())
 		}
 	})
 }

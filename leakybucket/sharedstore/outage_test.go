@@ -1,7 +1,6 @@
 package sharedstore
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // blocked is hourly with a ladder.
@@ -47,9 +47,7 @@ func TestBound(t *testing.T) {
 			elapsed := time.Since(began).Seconds()
 			share := capacity / float64(nodes)
 			bound := capacity + leak*elapsed + float64(nodes)*(share+leak/float64(nodes)*elapsed)
-			if admitted > bound*(1+1e-9) || admitted < capacity {
-				t.Errorf("seed %d, %d nodes: got %v admitted in %.0f s, want at most %.1f", seed, nodes, admitted, elapsed, bound)
-			}
+			check.That(t, admitted <= bound*(1+1e-9) && admitted >= capacity, "seed %d, %d nodes: got %v admitted in %.0f s, want at most %.1f", seed, nodes, admitted, elapsed, bound)
 		})
 	}
 }
@@ -62,9 +60,8 @@ func TestLocalBuckets(t *testing.T) {
 		n.remote.down.Store(true)
 		n.wantAdmitted(9, c, 5)
 		n.recover()
-		if got := n.remote.level(t, c); !near(got, 4) {
-			t.Errorf("after an outage: got level %v in the store, want the 4 of before", got)
-		}
+		got := n.remote.level(t, c)
+		check.That(t, near(got, 4), "after an outage: got level %v in the store, want the 4 of before", got)
 		n.wantAdmitted(9, c, 6)
 		n.remote.down.Store(true)
 		n.wantAdmitted(9, c, 0) // the local bucket was kept
@@ -193,9 +190,7 @@ func TestBlocks(t *testing.T) {
 			other := watched
 			other.Key = "other"
 			_, d := n.ask(watched, enforced, other)
-			if d[0].Fits || d[0].BlockedUntil == 0 || !d[1].Poured || !d[2].Fits || d[2].Poured {
-				t.Errorf("got %+v, want the shadow blocked, the enforced poured and the other shadow held", d)
-			}
+			check.That(t, !d[0].Fits && d[0].BlockedUntil != 0 && d[1].Poured && d[2].Fits && !d[2].Poured, "got %+v, want the shadow blocked, the enforced poured and the other shadow held", d)
 		})
 	})
 	t.Run("begins on no share", func(t *testing.T) {
@@ -231,15 +226,11 @@ func TestBlocks(t *testing.T) {
 			n.wantAdmitted(5, blocked(3), 3)
 			n.remote.down.Store(true)
 			n.wantAdmitted(30, blocked(3), 0)
-			if err := n.Reset(t.Context(), "z", "someone", false); !errors.Is(err, ErrDown) {
-				t.Errorf("a reset in an outage: got %v, want that the store is down", err)
-			}
+			check.Is(t, n.Reset(t.Context(), "z", "someone", false), ErrDown, "a reset in an outage, want that the store is down")
 			n.wantAdmitted(5, blocked(3), 3)
 			n.recover()
 			wants(n, blocked(3), length, "in the store, which was told nothing")
-			if err := n.Reset(t.Context(), "z", "someone", false); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, n.Reset(t.Context(), "z", "someone", false))
 			n.wantAdmitted(3, blocked(3), 3)
 		})
 	})
@@ -269,9 +260,7 @@ func TestSettling(t *testing.T) {
 			c, d := n.take(hourly(10, 1))
 			n.remote.down.Store(true)
 			local, was := n.take(hourly(10, 1))
-			if err := n.settle(local, was, 3); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, n.settle(local, was, 3))
 			n.wantAdmitted(5, hourly(10, 1), 1)
 			n.recover()
 			if err := n.settle(c, d, 5); err != nil || !near(n.remote.level(t, c), 6) {
@@ -285,19 +274,14 @@ func TestSettling(t *testing.T) {
 			n := startNode(t, Options{})
 			c, d := n.take(hourly(10, 1))
 			n.remote.deaf.Store(true)
-			if n.settle(c, d, 5) == nil {
-				t.Error("a store that fails: got no error")
-			}
+			check.That(t, n.settle(c, d, 5) != nil, "a store that fails: got no error")
 			n.remote.down.Store(true)
 			n.admits(30, c)
-			if err := n.settle(c, d, 5); !errors.Is(err, ErrDown) {
-				t.Errorf("in an outage: got %v, want that the store is down", err)
-			}
+			check.Is(t, n.settle(c, d, 5), ErrDown, "in an outage, want that the store is down")
 			n.wantUnsettled(map[string]int{"z": 2})
 			n.recover()
-			if got := n.remote.level(t, c); !near(got, 1) {
-				t.Errorf("got level %v, want the 1 that was reserved", got)
-			}
+			got := n.remote.level(t, c)
+			check.That(t, near(got, 1), "got level %v, want the 1 that was reserved", got)
 		})
 	})
 	t.Run("of what no bucket took", func(t *testing.T) {
@@ -305,9 +289,8 @@ func TestSettling(t *testing.T) {
 			n := startNode(t, Options{Zone: policies(Allow)})
 			n.remote.down.Store(true)
 			c, d := n.take(hourly(10, 1))
-			if err := n.settle(c, d, 5); err != nil || !d.Undecided {
-				t.Errorf("got %+v and error %v, want it undecided and none", d, err)
-			}
+			err := n.settle(c, d, 5)
+			check.That(t, err == nil && d.Undecided, "got %+v and error %v, want it undecided and none", d, err)
 			n.wantUnsettled(map[string]int{"z": 1})
 		})
 	})
@@ -321,9 +304,8 @@ func TestSettling(t *testing.T) {
 				t.Errorf("got %v after %v, want none after a fifth of the timeout", err, time.Since(began))
 			}
 			time.Sleep(time.Second)
-			if got := n.remote.level(t, c); !near(got, 6) {
-				t.Errorf("got level %v, want 6", got)
-			}
+			got := n.remote.level(t, c)
+			check.That(t, near(got, 6), "got level %v, want 6", got)
 		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A remote is a store that other nodes would share, and what is the matter with
@@ -186,9 +187,7 @@ func join(t *testing.T, r *remote, o Options) *node {
 func (n *node) ask(charges ...leakybucket.Charge) ([]leakybucket.Charge, []leakybucket.Decision) {
 	n.Helper()
 	decisions := make([]leakybucket.Decision, len(charges))
-	if err := n.Take(n.Context(), charges, decisions); err != nil {
-		n.Fatal(err)
-	}
+	check.OK(n, n.Take(n.Context(), charges, decisions))
 	return charges, decisions
 }
 

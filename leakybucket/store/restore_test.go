@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func ladder(steps ...time.Duration) *Ladder { return &Ladder{Steps: steps} }
@@ -43,9 +44,7 @@ func TestABlockedBucketIsForgottenAfterItsBlockAndThatStepsLength(t *testing.T) 
 		{nil, State{Level: 2, BlockedUntil: at(60), Step: 1}, 2},
 	} {
 		c := blocking(test.block)
-		if got := Expiry(&c, &test.state); got != at(test.forget) {
-			t.Errorf("%+v under %v: got it forgotten at %d, want %d", test.state, test.block, got, at(test.forget))
-		}
+		check.Equal(t, Expiry(&c, &test.state), at(test.forget), "%+v under %v: it forgotten at", test.state, test.block)
 	}
 }
 
@@ -106,8 +105,6 @@ func TestASavedStateIsRestoredWithinTheLimit(t *testing.T) {
 		{"an instant before 1970 is none", Charge{Limit: limit}, State{Level: 1, At: math.MinInt64}, State{}},
 		{"the end of all time is cut", Charge{Limit: limit, Block: ladder}, State{Level: 1, At: math.MaxInt64, Leak: 1, BlockedUntil: math.MaxInt64}, State{Level: 1, At: now, Leak: 1, BlockedUntil: now + 60*second}},
 	} {
-		if got := Restore(&test.of, test.saved, now); got != test.want {
-			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
-		}
+		check.Equal(t, Restore(&test.of, test.saved, now), test.want, "%s", test.name)
 	}
 }

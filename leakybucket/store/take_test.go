@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -118,9 +119,7 @@ func TestTakeAllIsThePlainModel(t *testing.T) {
 			now += max(0, rng.IntN(6)-3)
 			charges := randomCharges(rng)
 			got, want := kept.take(charges, at(float64(now))), plain.take(charges, now)
-			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, run %d, step %d, %+v: got %+v, want %+v", seed, run, step, charges, got, want)
-			}
+			check.Assume(t, slices.Equal(got, want), "seed %d, run %d, step %d, %+v: got %+v, want %+v", seed, run, step, charges, got, want)
 			for _, c := range charges {
 				s, b := kept[bucketOf(c)], plain[bucketOf(c)]
 				if level := c.Limit.Level(s, at(float64(now))); level != float64(b.level) || s.BlockedUntil != at(float64(b.until)) {
@@ -144,9 +143,7 @@ func TestTakeAllIsThePlainModel(t *testing.T) {
 		}
 	}
 	t.Logf("seed %d: %d enforced and %d shadow charges poured, %d shadow charges held back by shadow, %d blocks", seed, poured, shadowPoured, shadowHeld, blocks)
-	if min(poured, shadowPoured, shadowHeld, blocks) < 1000 {
-		t.Error("got too few of one kind to tell")
-	}
+	check.That(t, min(poured, shadowPoured, shadowHeld, blocks) >= 1000, "got too few of one kind to tell")
 }
 
 // What is wholly in shadow decides as if it were enforced.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestReferencePasses(t *testing.T) { Run(t, openReference(bugs{})) }
@@ -24,9 +25,8 @@ func TestStoreThatRoundsOtherwisePasses(t *testing.T) {
 		settle: misread(func(of *leakybucket.Settlement) { nudge(&of.Charge.Limit) }),
 	})
 	for _, c := range []string{"model", "block until empty", "ladder climbs"} {
-		if complaints := watch(t, c, open); len(complaints) > 0 {
-			t.Errorf("case %q: got %q, want no complaint about another last digit", c, complaints)
-		}
+		complaints := watch(t, c, open)
+		check.That(t, len(complaints) == 0, "case %q: got %q, want no complaint about another last digit", c, complaints)
 	}
 }
 
@@ -74,18 +74,14 @@ func TestEachPromiseIsExamined(t *testing.T) {
 		promises[c.promise] = promises[c.promise] || slices.ContainsFunc(mutants, func(m mutant) bool { return m.caughtBy == c.name })
 	}
 	for promise, examined := range promises {
-		if !examined {
-			t.Errorf("%s: got no mutant that its cases must catch, want one", promise)
-		}
+		check.That(t, examined, "%s: got no mutant that its cases must catch, want one", promise)
 	}
 }
 
 // watch runs a case and returns its complaints.
 func watch(t *testing.T, name string, open Open) []string {
 	i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })
-	if i < 0 {
-		t.Fatalf("case %q: got none of that name", name)
-	}
+	check.Assume(t, i >= 0, "case %q: got none of that name", name)
 	w := &watcher{TB: t}
 	done := make(chan struct{})
 	go func() {
@@ -131,9 +127,7 @@ func TestAStoreIsHeldToWhatItPromises(t *testing.T) {
 	}
 	open := openReference(bugs{rename: func(n *name) { n.key = n.key[:min(len(n.key), 10_000)] }})
 	Run(t, open, Names)
-	if len(watch(t, "keys are bytes", open)) == 0 {
-		t.Error("got no complaint about a store that cuts long keys, want one")
-	}
+	check.That(t, len(watch(t, "keys are bytes", open)) != 0, "got no complaint about a store that cuts long keys, want one")
 }
 
 type misspelled struct{ leakybucket.Store }
@@ -150,9 +144,7 @@ func TestAMethodThatNobodyWouldCallIsToldOf(t *testing.T) {
 		"storetest.misspelled is no store.Resetter: its method Reset is a func(context.Context, string, string) error, want a func(context.Context, string, string, bool) error",
 		"storetest.misspelled has the method Texts of store.Registry, and not its others",
 	} {
-		if !strings.Contains(problems, want) {
-			t.Errorf("got %q, want %q", problems, want)
-		}
+		check.That(t, strings.Contains(problems, want), "got %q, want %q", problems, want)
 	}
 	store, _ := openReference(bugs{})(t, Need{})
 	if problems := nearly(store); len(problems) > 0 {

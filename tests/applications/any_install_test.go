@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -22,9 +23,7 @@ func (a *application) write(t *testing.T, name, text string) string {
 	if err == nil {
 		err = os.WriteFile(file, []byte(text), 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return file
 }
 
@@ -32,9 +31,7 @@ func (a *application) write(t *testing.T, name, text string) string {
 func (a *application) open(t *testing.T, name string) string {
 	t.Helper()
 	folder := filepath.Join(a.dir, name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.MkdirAll(folder, 0o755))
 	outputOf(t, exec.Command("chmod", "--recursive", "a+rwX", folder))
 	return folder
 }
@@ -60,9 +57,7 @@ func installDokuWiki(t *testing.T, a *application) {
 	}
 	a.open(t, "data")
 	for _, link := range []string{"users.auth.php", "acl.auth.php"} {
-		if err := os.Remove(filepath.Join(a.dir, "conf", link)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Remove(filepath.Join(a.dir, "conf", link)))
 	}
 	hash := outputOf(t, exec.Command(php, "-r", "echo password_hash('right', PASSWORD_BCRYPT, ['cost' => 4]);"))
 	a.write(t, "conf/users.auth.php", "# <?php exit()?>\nalice:"+hash+":Alice:alice@example.com:admin,user\n")
@@ -160,10 +155,7 @@ func installCacti(t *testing.T, a *application) {
 	needPackage(t, "Cacti", "/usr/share/cacti/site/index.php")
 	php := system.Need(t, "php")
 	// Its relative links lead to other packages.
-	shared, err := filepath.Glob("/usr/share/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shared := check.Must(filepath.Glob("/usr/share/*"))(t)
 	a.open(t, "share")
 	for _, folder := range shared {
 		if filepath.Base(folder) == "cacti" {
@@ -174,9 +166,7 @@ func installCacti(t *testing.T, a *application) {
 	}
 	const site = "share/cacti/site/"
 	for _, link := range []string{"log", "cache", "rra", "include/config.php"} {
-		if err := os.Remove(filepath.Join(a.dir, site, link)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Remove(filepath.Join(a.dir, site, link)))
 	}
 	for _, folder := range []string{"log", "rra", "cache/boost", "cache/mibcache", "cache/realtime", "cache/spikekill"} {
 		a.open(t, site+folder)

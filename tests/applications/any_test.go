@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -176,9 +177,7 @@ func namesOf(t *testing.T, application string) names {
 	t.Helper()
 	page := system.Page(t, "docs/recipes/any-application.md")
 	row := regexp.MustCompile("(?m)^\\| [*[]*" + application + "[^|]* \\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|").FindStringSubmatch(page)
-	if row == nil {
-		t.Fatalf("got no %s in the table of any-application.md", application)
-	}
+	check.Assume(t, row != nil, "got no %s in the table of any-application.md", application)
 	return names{row[1], strings.Fields(row[2])[0], row[2], row[3]}
 }
 
@@ -201,9 +200,7 @@ func (n names) changes(trust string) []string {
 func firstConfiguration(t *testing.T) string {
 	t.Helper()
 	blocks := system.Code(system.Page(t, "README.md"), "caddyfile")
-	if len(blocks) != 2 {
-		t.Fatalf("got %d Caddyfiles in the README, want a small one and the first one", len(blocks))
-	}
+	check.Assume(t, len(blocks) == 2, "got %d Caddyfiles in the README, want a small one and the first one", len(blocks))
 	return blocks[1]
 }
 
@@ -218,9 +215,7 @@ func (a *anApplication) start(t *testing.T, more ...string) *system.Trial {
 	_, chapter, _ := strings.Cut(page, "\n## "+a.name+"\n")
 	chapter, _, _ = strings.Cut(chapter, "\n## ")
 	blocks := system.Code(chapter, "caddyfile")
-	if len(blocks) == 0 {
-		t.Fatalf("got no Caddyfile for %s in any-application.md", a.name)
-	}
+	check.Assume(t, len(blocks) != 0, "got no Caddyfile for %s in any-application.md", a.name)
 	file, changes := blocks[0], []string{"\t\tshadow\n", ""}
 	if !strings.HasPrefix(file, "example.com {") {
 		file, changes = basicZone.ReplaceAllString(firstConfiguration(t), ""), namesOf(t, a.name).changes(a.trust)
@@ -381,9 +376,7 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 		}
 		most += int(time.Since(began) / (2 * time.Minute)) // what has leaked
 		t.Logf("%s: %d of 300 guesses %s from %d addresses reached PHP, %v by status", a.name, reached, what, addresses, statuses)
-		if reached > most {
-			t.Errorf("got %d, want %d at most", reached, most)
-		}
+		check.That(t, reached <= most, "got %d, want %d at most", reached, most)
 	}
 	network := addresses * 5 // of its own, since php.log is that of all attacks
 	attack("through all doors", network, most, func(i int, address string) system.Request {
@@ -406,9 +399,8 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 	if strings.HasPrefix(n.refund, "cookie ") {
 		owner.logIn(a, n, "right")
 	}
-	if refused := s.Refusals(owner.address); len(refused) > 0 {
-		t.Errorf("the owner: got %q refused, want nothing", refused)
-	}
+	refused := s.Refusals(owner.address)
+	check.That(t, len(refused) == 0, "the owner: got %q refused, want nothing", refused)
 }
 
 // TestAWrongRefundOpensTenfoldAtMost. One that is too narrow opens nothing, and whoever logs in
@@ -438,15 +430,12 @@ func TestAWrongRefundOpensTenfoldAtMost(t *testing.T) {
 			reached := a.reached(t, guesser+",")
 			t.Logf("%d of 300 guesses reached PHP", reached)
 			leaked := int(time.Since(began).Seconds() / 120 * float64(c.most) / 5)
-			if reached < c.least || reached > c.most+leaked {
-				t.Errorf("got %d, want %d to %d", reached, c.least, c.most+leaked)
-			}
+			check.That(t, reached >= c.least && reached <= c.most+leaked, "got %d, want %d to %d", reached, c.least, c.most+leaked)
 			right := statusesOf(s, 6, func(int) system.Request {
 				return a.guess(door{method: "POST", target: "/doku.php", as: "form"}, n, form, "203.0.113.3", "right")
 			})
-			if narrow := c.most == 5; right[429] > 0 != narrow {
-				t.Errorf("got %v for right passwords, want some refused %t", right, narrow)
-			}
+			narrow := c.most == 5
+			check.That(t, right[429] > 0 == narrow, "got %v for right passwords, want some refused %t", right, narrow)
 		})
 	}
 }
@@ -476,9 +465,8 @@ func (a *anApplication) servesPeople(t *testing.T, n names) {
 	one.open(12, a.tabs)
 	working.Wait()
 	t.Logf("%s: %d requests, buckets at most %s full", a.name, len(s.Entries(one.address)), system.Percents(s.Peaks(one.address)))
-	if refused := s.Refusals(one.address); len(refused) > 0 {
-		t.Errorf("got %d refused, want none: %q", len(refused), refused)
-	}
+	refused := s.Refusals(one.address)
+	check.That(t, len(refused) == 0, "got %d refused, want none: %q", len(refused), refused)
 }
 
 // A browser keeps cookies, and loads what pages show, once.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -30,13 +31,9 @@ func startLimitedApache(t *testing.T, module, lines string) string {
 		t.Skipf("SKIPPED: no %s for Apache on this machine; TEST_LONG=1 tests/run.sh all installs it", module)
 	}
 	dir, port := t.TempDir(), servertest.FreePort(t)
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.Chmod(filepath.Dir(dir), 0o755))
 	for name, text := range map[string]string{"index.html": "hello", "search.sh": "#!/bin/sh\nsleep 2\nprintf 'Content-Type: text/plain\\n\\nslow'\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	var conf strings.Builder
 	if pcre, _ := filepath.Glob("/lib/*/libpcre.so.3"); len(pcre) > 0 {
@@ -50,10 +47,7 @@ func startLimitedApache(t *testing.T, module, lines string) string {
 	}
 	fmt.Fprintf(&conf, "LoadModule %s_module %s\nTypesConfig /etc/mime.types\nPidFile %s/pid\nErrorLog %[3]s/err\nListen 127.0.0.1:%d\nDocumentRoot %[3]s\nServerName localhost\nStartServers 40\nMinSpareServers 40\nMaxSpareServers 60\n<Directory %[3]s>\nRequire all granted\nOptions +ExecCGI\n</Directory>\nScriptAlias /search %[3]s/search.sh\n%[5]s",
 		strings.TrimSuffix(strings.TrimPrefix(module, "mod_"), ".so"), found[0], dir, port, lines)
-	p, err := system.StartProcess(exec.Command(apache, "-D", "NO_DETACH", "-f", system.WriteFile(t, "apache.conf", conf.String())))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := check.Must(system.StartProcess(exec.Command(apache, "-D", "NO_DETACH", "-f", system.WriteFile(t, "apache.conf", conf.String()))))(t)
 	t.Cleanup(func() { _ = p.Stop() })
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	if err := p.WaitUntil(func() bool { return system.Listens("tcp", address) }); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -37,9 +38,7 @@ var apacheSite = system.Server{Start: func(t *testing.T, dir string) (string, *s
 	}
 	wordPress.use(t)
 	root := filepath.Join(wordPress.dir, "wordpress")
-	if err := os.WriteFile(filepath.Join(root, ".htaccess"), []byte(htaccess), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, ".htaccess"), []byte(htaccess), 0o644))
 	return startApache(t, dir, "recipes/wordpress.md", "LoadModule php_module "+php[len(php)-1]+`
 LoadModule mpm_prefork_module `+apacheFolder+`mod_mpm_prefork.so
 DirectoryIndex index.php
@@ -70,9 +69,7 @@ func startApache(t *testing.T, dir, recipe, more string, changes ...string) (str
 	// NO_DETACH begins a session, with FOREGROUND Apache would end the tests with itself:
 	// it sends SIGTERM to its process group.
 	p, err := system.StartProcess(exec.Command(apache, "-D", "NO_DETACH", "-f", system.WriteFile(t, "apache.conf", conf.String())))
-	if err != nil {
-		t.Fatalf("starting Apache: %v", err)
-	}
+	check.OK(t, err, "starting Apache")
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	if err := p.WaitUntil(func() bool { return system.Listens("tcp", address) }); err != nil {
 		log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
@@ -100,24 +97,18 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 				if to == "" {
 					break
 				}
-				if !strings.HasPrefix(to, s.URL+"/") {
-					t.Fatalf("%s: got a redirect to %s, want one to %s", target, to, s.URL)
-				}
+				check.Assume(t, strings.HasPrefix(to, s.URL+"/"), "%s: got a redirect to %s, want one to %s", target, to, s.URL)
 				next = strings.TrimPrefix(to, s.URL)
 			}
 			t.Logf("%s: %s", target, strings.Join(way, ", "))
-			if !strings.HasSuffix(way[len(way)-1], " 200") {
-				t.Errorf("%s: got %q, want a page in the end", target, way)
-			}
+			check.That(t, strings.HasSuffix(way[len(way)-1], " 200"), "%s: got %q, want a page in the end", target, way)
 		}
 	})
 
 	t.Run("style sheets are free", func(t *testing.T) {
 		const style = "/wp-includes/css/buttons.min.css"
 		statuses := s.Attack(300, 10, func(int) system.Request { return system.Request{Address: "203.0.113.10", Target: style} })
-		if statuses[200] != 300 {
-			t.Errorf("got %v for 300 style sheets, want 200 for each", statuses)
-		}
+		check.That(t, statuses[200] == 300, "got %v for 300 style sheets, want 200 for each", statuses)
 		system.Eventually(t, "300 style sheets in Apache's log", func() bool { return len(apacheLog("203.0.113.10 ")) == 300 })
 		s.Must(system.Request{Address: "203.0.113.10", Target: "/kettle-1/"})
 		system.Eventually(t, "a page in the log", func() bool { return s.Peaks("203.0.113.10")["pages"] > 0 })
@@ -129,9 +120,8 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 			before := len(s.Entries("203.0.113.14"))
 			s.Must(system.Request{Address: "203.0.113.14", Target: target})
 			system.Eventually(t, "a line in the log", func() bool { return len(s.Entries("203.0.113.14")) > before })
-			if e := s.Entries("203.0.113.14")[before]; e.Throttle == nil || e.Throttle.Zone != "pages" {
-				t.Errorf("%s: got it free, want it charged to pages", target)
-			}
+			e := s.Entries("203.0.113.14")[before]
+			check.That(t, e.Throttle != nil && e.Throttle.Zone == "pages", "%s: got it free, want it charged to pages", target)
 		}
 	})
 
@@ -142,9 +132,7 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 			if i >= 5 {
 				want = 429
 			}
-			if got := s.Must(guess(guesser, fmt.Sprint("apache", i))).Status; got != want {
-				t.Errorf("guess %d: got %d, want %d", i+1, got, want)
-			}
+			check.Equal(t, s.Must(guess(guesser, fmt.Sprint("apache", i))).Status, want, "guess %d", i+1)
 		}
 		if got := len(wordPress.lines(t, "passwords.log", `"remote":"`+guesser+`"`)); got != 5 {
 			t.Errorf("got %d passwords checked from %s, as REMOTE_ADDR says, want 5", got, guesser)
@@ -153,24 +141,18 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 			got := apacheLog(guesser + " ")
 			return len(got) == 5 && strings.Contains(got[0], `"POST /wp-login.php HTTP/1.1" 200`)
 		})
-		if got := s.Must(callXMLRPC(guesser, 1)).Status; got != 403 {
-			t.Errorf("XML-RPC: got %d, want 403", got)
-		}
+		check.Equal(t, s.Must(callXMLRPC(guesser, 1)).Status, 403, "XML-RPC")
 	})
 
 	t.Run("an author", func(t *testing.T) {
 		p := newPerson(s, startPeople(s), "203.0.113.13")
 		p.work("author", 0)
-		if refused := s.Refusals(p.address); len(refused) > 0 {
-			t.Errorf("got %q refused, want nothing of the author", refused)
-		}
+		refused := s.Refusals(p.address)
+		check.That(t, len(refused) == 0, "got %q refused, want nothing of the author", refused)
 		here, err := url.Parse(chromium.Eval[string](p.Tab, "location.href"))
-		if err != nil || here.Scheme != "https" {
-			t.Errorf("got the author at %v, %v, want https", here, err)
-		}
-		if got := apacheLog(p.address + " "); len(got) < 100 {
-			t.Errorf("got %d requests of the author in Apache's log, want 100 and more", len(got))
-		}
+		check.That(t, err == nil && here.Scheme == "https", "got the author at %v, %v, want https", here, err)
+		got := apacheLog(p.address + " ")
+		check.That(t, len(got) >= 100, "got %d requests of the author in Apache's log, want 100 and more", len(got))
 		for _, line := range apacheLog("127.0.0.1 ") {
 			if !strings.Contains(line, `"WordPress/`) && !strings.Contains(line, "(internal dummy connection)") {
 				t.Errorf("got %q in Apache's log, want the address of a visitor", line)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -33,15 +34,10 @@ func (a *application) use(t *testing.T) {
 	a.once.Do(func() {
 		// Not t.TempDir: it ends with this test, and its names are too long for a
 		// socket.
-		dir, err := os.MkdirTemp("", "throttle-app-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := check.Must(os.MkdirTemp("", "throttle-app-"))(t)
 		a.dir = dir
 		system.AtEnd(a.stop)
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Chmod(dir, 0o755))
 		a.install(t, a)
 		a.installed = true
 	})
@@ -81,9 +77,7 @@ func startPackage(t *testing.T, recipe string, app *application, upstream, socke
 func secondConfig(t *testing.T, recipe string) string {
 	t.Helper()
 	blocks := system.Code(system.Page(t, "docs/recipes/"+recipe), "caddyfile")
-	if len(blocks) < 2 {
-		t.Fatalf("got %d Caddyfiles in %s, want two", len(blocks), recipe)
-	}
+	check.Assume(t, len(blocks) >= 2, "got %d Caddyfiles in %s, want two", len(blocks), recipe)
 	return blocks[1]
 }
 
@@ -138,9 +132,7 @@ php_admin_value[upload_max_filesize] = 16M
 php_admin_value[post_max_size] = 16M
 %s
 `, socket, user, filepath.Join(a.dir, "php.log"), strings.Join(ini, "\n"))
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 	a.run(t, exec.Command(fpm, "--nodaemonize", "--fpm-config", conf), socket)
 	return socket
 }
@@ -177,8 +169,6 @@ func (a *application) reached(t *testing.T, text string) int {
 func outputOf(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("running %v: %v\n%s", cmd.Args, err, out)
-	}
+	check.Assume(t, err == nil, "running %v: %v\n%s", cmd.Args, err, out)
 	return string(out)
 }

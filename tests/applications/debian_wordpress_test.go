@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -22,26 +23,17 @@ func TestThemesOfDebiansWordPressAreFree(t *testing.T) {
 	}
 	recipe := system.Page(t, "docs/recipes/wordpress.md")
 	roots, exempt := "root * /usr/share/wordpress\nroot /wp-content/* /var/lib/wordpress\n", "exempt static_files /usr/share/wordpress\n"
-	if !strings.Contains(recipe, roots) || !strings.Contains(recipe, exempt) {
-		t.Fatal("the recipe has not the lines for Debian's package")
-	}
+	check.Assume(t, strings.Contains(recipe, roots) && strings.Contains(recipe, exempt), "the recipe has not the lines for Debian's package")
 	styles, err := filepath.Glob(wordPressTheme + "/*.css")
-	if err != nil || len(styles) == 0 {
-		t.Fatalf("got the style sheets %v of the theme, %v, want some", styles, err)
-	}
+	check.Assume(t, err == nil && len(styles) != 0, "got the style sheets %v of the theme, %v, want some", styles, err)
 	port := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n%s\nthrottle {\nexempt static_files\n%s\nzone pages {\nlimit 1 1/d\n}\n}\nfile_server\n}", port, roots, exempt)})
 	for range 2 {
 		for _, style := range append(styles, "/usr/share/wordpress/wp-includes/css/buttons.min.css") {
 			target := strings.TrimPrefix(style, "/usr/share/wordpress")
-			resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, target))
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := check.Must(http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, target)))(t)
 			resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				t.Errorf("%s: got %d, want 200", target, resp.StatusCode)
-			}
+			check.Equal(t, resp.StatusCode, http.StatusOK, "%s", target)
 		}
 	}
 }

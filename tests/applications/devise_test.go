@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -20,13 +21,9 @@ func installDevise(t *testing.T, a *application) {
 		system.Need(t, "Devise, Rails and sqlite3 for Ruby")
 	}
 	root := filepath.Join(a.dir, "devise")
-	if err := os.CopyFS(root, os.DirFS("testdata/devise")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.CopyFS(root, os.DirFS("testdata/devise")))
 	controller := "class ApplicationController < ActionController::Base\n" + recipeCode(t, "rails.md", "rb") + "end\n"
-	if err := os.WriteFile(filepath.Join(root, "app/controllers/application_controller.rb"), []byte(controller), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "app/controllers/application_controller.rb"), []byte(controller), 0o644))
 	command := func(name string, words ...string) *exec.Cmd {
 		cmd := exec.Command(name, words...)
 		cmd.Dir = root
@@ -45,12 +42,8 @@ func TestTheRecipeOfDeviseKnowsWhoHasLoggedIn(t *testing.T) {
 		"localhost:3000", "unix/" + filepath.Join(devise.dir, "puma.sock"),
 	}, beforeWorkers(recipeCode(t, "rails.md", "caddyfile"))...)...)
 	alice := openSession(s, "203.0.113.1", "theme=dark")
-	if a := alice.logsInToDevise("wrong"); a != 200 {
-		t.Fatalf("got %d for a wrong password, want the form again", a)
-	}
-	if a := alice.logsInToDevise("right"); a != 302 {
-		t.Fatalf("got %d, want a login", a)
-	}
+	check.Need(t, alice.logsInToDevise("wrong"), 200, "for a wrong password, want the form again")
+	check.Need(t, alice.logsInToDevise("right"), 302, "want a login")
 	alice.wantMember("rails", "/account")
 	alice.wantNoMemberAfter("rails", func() system.Answer {
 		form := url.Values{"_method": {"delete"}, "authenticity_token": {alice.opens("GET", "/", "").Body}}

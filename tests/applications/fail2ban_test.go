@@ -6,10 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -21,9 +21,7 @@ func TestFail2banBansTheBlockedClientOnly(t *testing.T) {
 	fail2ban := system.Need(t, "fail2ban-regex")
 	page := system.Page(t, "docs/logs-and-metrics.md")
 	found := regexp.MustCompile("(?s)\n```ini\n(\\[Definition\\]\n.*?)```\n").FindStringSubmatch(page)
-	if found == nil {
-		t.Fatal("got no filter in the documentation, want one")
-	}
+	check.Assume(t, found != nil, "got no filter in the documentation, want one")
 	dir := t.TempDir()
 	filter, log := system.WriteFile(t, "caddy-throttle.conf", found[1]), filepath.Join(dir, "throttle.log")
 	port, admin := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
@@ -60,19 +58,12 @@ http://:%d {
 	})
 
 	out, err := exec.Command(fail2ban, "--print-all-matched", log, filter).CombinedOutput()
-	if err != nil {
-		t.Fatalf("running fail2ban-regex: %v\n%s", err, out)
-	}
-	if !regexp.MustCompile(`Lines: \d+ lines, 0 ignored, 1 matched`).Match(out) {
-		t.Errorf("got\n%s\nwant one line that matches", out)
-	}
+	check.Assume(t, err == nil, "running fail2ban-regex: %v\n%s", err, out)
+	check.That(t, regexp.MustCompile(`Lines: \d+ lines, 0 ignored, 1 matched`).Match(out), "got\n%s\nwant one line that matches", out)
 	out, err = exec.Command(fail2ban, "--out", "ip", log, filter).Output()
-	if err != nil {
-		t.Fatalf("running fail2ban-regex: %v", err)
-	}
-	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != v.Address {
-		t.Errorf("got the addresses %q banned, want %s alone", got, v.Address)
-	}
+	check.OK(t, err, "running fail2ban-regex")
+	got := strings.Fields(string(out))
+	check.That(t, len(got) == 1 && got[0] == v.Address, "got the addresses %q banned, want %s alone", got, v.Address)
 }
 
 // TestFail2banBansWhomAZoneBlocks: the jail of the page about migrating, which reads Caddy's
@@ -92,17 +83,10 @@ func TestFail2banBansWhomAZoneBlocks(t *testing.T) {
 		"action.d/note.conf":  "[Definition]\nactionban = echo <ip> >> " + banned + "\n",
 	} {
 		name = filepath.Join(dir, "etc", name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		check.OK(t, os.WriteFile(name, []byte(text), 0o644))
 	}
-	p, err := system.StartProcess(exec.Command(server, "-f", "-c", filepath.Join(dir, "etc"), "start"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := check.Must(system.StartProcess(exec.Command(server, "-f", "-c", filepath.Join(dir, "etc"), "start")))(t)
 	t.Cleanup(func() { _ = p.Stop() })
 	system.Eventually(t, "fail2ban to watch the log", func() bool { return len(linesWith(t, dir+"/log", "Jail 'login' started")) > 0 })
 
@@ -112,16 +96,13 @@ func TestFail2banBansWhomAZoneBlocks(t *testing.T) {
 		v.Get(t, url)
 	}
 	system.Eventually(t, "fail2ban to see four", func() bool { return len(linesWith(t, dir+"/log", "Found "+v.Address)) == 4 })
-	if _, err := os.Stat(banned); err == nil {
-		t.Fatal("got a ban after four wrong passwords, want one after five")
-	}
+	_, err := os.Stat(banned)
+	check.Assume(t, err != nil, "got a ban after four wrong passwords, want one after five")
 	v.Get(t, url)
 	system.Eventually(t, "a ban", func() bool { return len(linesWith(t, banned, v.Address)) == 1 })
 	var got []int
 	for range 7 {
 		got = append(got, v.Get(t, url+"login").Status)
 	}
-	if want := []int{401, 401, 401, 401, 401, 429, 429}; !slices.Equal(got, want) {
-		t.Errorf("got %v from throttle, want %v", got, want)
-	}
+	check.Slices(t, got, []int{401, 401, 401, 401, 401, 429, 429}, "from throttle")
 }

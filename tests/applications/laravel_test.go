@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -22,18 +23,12 @@ func installLaravel(t *testing.T, a *application) {
 		system.Need(t, "Laravel in "+laravelPackage)
 	}
 	root := filepath.Join(a.dir, "laravel")
-	if err := os.CopyFS(root, os.DirFS("testdata/laravel")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.CopyFS(root, os.DirFS("testdata/laravel")))
 	for _, folder := range []string{"app/Http/Middleware", "bootstrap/cache", "storage/framework/sessions", "storage/framework/views", "storage/logs"} {
-		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Join(root, folder), 0o755))
 	}
 	middleware := system.SectionCode(t, "under-a-swarm.md", "### Laravel", "php")
-	if err := os.WriteFile(filepath.Join(root, "app/Http/Middleware/NameUser.php"), []byte(middleware), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "app/Http/Middleware/NameUser.php"), []byte(middleware), 0o644))
 	outputOf(t, exec.Command(php, filepath.Join(root, "seed.php"), filepath.Join(root, "storage/shop.sqlite")))
 	outputOf(t, exec.Command("chmod", "-R", "a+rwX", root)) // PHP's workers may be another user's
 	a.startFPM(t)
@@ -49,13 +44,9 @@ func TestTheRecipeOfLaravelKnowsWhoHasLoggedIn(t *testing.T) {
 	alice := openSession(s, "203.0.113.1", "theme=dark")
 	token := alice.opens("GET", "/login", "").Body
 	logIn := url.Values{"_token": {token}, "email": {"alice@example.com"}, "password": {"wrong"}}
-	if a := alice.opens("POST", "/login", logIn.Encode()); a.Status != 422 {
-		t.Fatalf("got %d for a wrong password, want 422", a.Status)
-	}
+	check.Need(t, alice.opens("POST", "/login", logIn.Encode()).Status, 422, "for a wrong password")
 	logIn.Set("password", "right")
-	if a := alice.opens("POST", "/login", logIn.Encode()); a.Status != 302 {
-		t.Fatalf("got %d, want a login", a.Status)
-	}
+	check.Need(t, alice.opens("POST", "/login", logIn.Encode()).Status, 302, "want a login")
 	alice.wantMember("php", "/account")
 	alice.wantNoMemberAfter("php", func() system.Answer {
 		return alice.opens("POST", "/logout", url.Values{"_token": {alice.opens("GET", "/login", "").Body}}.Encode())

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -47,17 +48,11 @@ func installMediaWiki(t *testing.T, a *application) {
 		t.Fatal("got no PHP in mediawiki.md, want the lines for LocalSettings.php")
 	}
 	ours, err := os.ReadFile("testdata/mediawiki/LocalSettings.php")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	settings, err := os.OpenFile(filepath.Join(a.dir, "LocalSettings.php"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer settings.Close()
-	if _, err := fmt.Fprintf(settings, "\n%s\n%s", ours, recipe); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(fmt.Fprintf(settings, "\n%s\n%s", ours, recipe))(t)
 	for name, mode := range map[string]os.FileMode{"cache": os.ModeDir, "passwords.log": 0} {
 		path := filepath.Join(a.dir, name)
 		if mode.IsDir() {
@@ -68,15 +63,11 @@ func installMediaWiki(t *testing.T, a *application) {
 		if err == nil {
 			err = os.Chmod(path, 0o777)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 	}
 	run(mediaWikiPackage+"/maintenance/createAndPromote.php", "Bob", mediaWikiPassword)
 	seed, err := filepath.Abs("testdata/mediawiki/seed.php")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	run(seed)
 	outputOf(t, exec.Command("chmod", "--recursive", "a+rwX", filepath.Join(a.dir, "cache")))
 	a.startFPM(t, "env[MW_CONFIG_FILE] = "+filepath.Join(a.dir, "LocalSettings.php"))
@@ -159,13 +150,9 @@ func TestMediaWikiChecksFewGuesses(t *testing.T) {
 				})
 				checked := wikiChecks(t) - before
 				t.Logf("500 guesses by %s from %d addresses: %d checked, %v by status", way, addresses, checked, statuses)
-				if checked == 0 || checked > most {
-					t.Errorf("got %d checked, want some, and %d at most", checked, most)
-				}
+				check.That(t, checked != 0 && checked <= most, "got %d checked, want some, and %d at most", checked, most)
 				s.Must(login.try(token, "203.0.113.2", "Bob", mediaWikiPassword))
-				if got := wikiChecks(t) - before - checked; got != 1 {
-					t.Errorf("got %d checked of the login to another account, want 1", got)
-				}
+				check.Equal(t, wikiChecks(t)-before-checked, 1, "checked of the login to another account")
 			})
 		}
 	}
@@ -207,9 +194,7 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 			})
 			checked := wikiChecks(t) - before
 			t.Logf("60 guesses with %s, from 60 addresses: %d checked, %v by status", name, checked, statuses)
-			if checked > most {
-				t.Errorf("got %d checked, want %d at most", checked, most)
-			}
+			check.That(t, checked <= most, "got %d checked, want %d at most", checked, most)
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -49,9 +50,8 @@ func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
 		t.Errorf("got %d to %q for a page of members, want a redirect to %s/users/sign_in", a.Status, a.Header.Get("Location"), s.URL)
 	}
 	alice := openSession(s, "203.0.113.1", "theme=dark")
-	if wrong, right := alice.logsInToDevise("wrong"), alice.logsInToDevise("right"); wrong != 200 || right != 302 {
-		t.Errorf("got %d for a wrong password and %d for the right one, want 200 and 302", wrong, right)
-	}
+	wrong, right := alice.logsInToDevise("wrong"), alice.logsInToDevise("right")
+	check.That(t, wrong == 200 && right == 302, "got %d for a wrong password and %d for the right one, want 200 and 302", wrong, right)
 	alice.wantMember("rails", "/account")
 	log := filepath.Join(passengerSite.Dir, "access.log")
 	system.Eventually(t, "a line of the visitor in Apache's log", func() bool { return len(linesWith(t, log, "203.0.113.1 ")) > 0 })
@@ -66,9 +66,8 @@ func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
 		s := start(t)
 		statuses := s.Attack(200, 20, attack.guess)
 		t.Logf("200 guesses %s: %v by status", attack.name, statuses)
-		if reached := 200 - statuses[429]; reached < 1 || reached > mostByAccount {
-			t.Errorf("%s: got %d guesses through, want 1 to %d", attack.name, reached, mostByAccount)
-		}
+		reached := 200 - statuses[429]
+		check.That(t, reached >= 1 && reached <= mostByAccount, "%s: got %d guesses through, want 1 to %d", attack.name, reached, mostByAccount)
 	}
 	if got := linesWith(t, log, "127.0.0.1 "); len(got) > 0 {
 		t.Errorf("got %q in Apache's log, want the address of a visitor", got)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/cdproto/emulation"
@@ -77,8 +78,6 @@ func evalSoon[T any](p person, expression string) T {
 func writeUpload(s *system.Trial, name string, content []byte) string {
 	s.T.Helper()
 	path := filepath.Join(s.T.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		s.T.Fatal(err)
-	}
+	check.OK(s.T, os.WriteFile(path, content, 0o644))
 	return path
 }

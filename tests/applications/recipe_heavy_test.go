@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -49,19 +50,13 @@ func TestTheRecipeForMediaWikiKnowsHeavyPages(t *testing.T) {
 		address := system.NetworkAddress(i)
 		s.Must(system.Request{Address: address, Target: test.target})
 		system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
-		if got := costIn(s, "heavy", address) > 0; got != test.heavy {
-			t.Errorf("%s: got heavy %t, want %t", test.target, got, test.heavy)
-		}
-		if got := costIn(s, "pages", address); got != test.cost {
-			t.Errorf("%s: got the cost %v, want %v", test.target, got, test.cost)
-		}
+		check.Equal(t, costIn(s, "heavy", address) > 0, test.heavy, "%s: heavy", test.target)
+		check.Equal(t, costIn(s, "pages", address), test.cost, "%s: the cost", test.target)
 	}
 	form := system.Request{Address: "203.0.113.9", Method: "POST", Target: "/api.php?action=opensearch&search=x", Body: "action=query&generator=allpages"}
 	s.Must(form)
 	system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(form.Address)) == 1 })
-	if got := costIn(s, "pages", form.Address); got != 1 {
-		t.Errorf("a form: got the cost %v, want 1", got)
-	}
+	check.Equal(t, costIn(s, "pages", form.Address), 1, "a form: the cost")
 }
 
 // TestTheRecipeForRailsKnowsExports of Redmine by their name, by the parameter format and by
@@ -69,9 +64,7 @@ func TestTheRecipeForMediaWikiKnowsHeavyPages(t *testing.T) {
 func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "manual.pdf"), []byte("%PDF"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "manual.pdf"), []byte("%PDF"), 0o644))
 	s := system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", "respond ok")
 	browser := []string{"Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"}
 	for i, test := range []struct {
@@ -100,8 +93,6 @@ func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 		address := system.NetworkAddress(i)
 		s.Must(system.Request{Address: address, Target: test.target, Header: slices.Clone(test.header)})
 		system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
-		if got := costIn(s, "exports", address); got != test.cost {
-			t.Errorf("%s with %q: got the cost %v, want %v", test.target, test.header, got, test.cost)
-		}
+		check.Equal(t, costIn(s, "exports", address), test.cost, "%s with %q: the cost", test.target, test.header)
 	}
 }

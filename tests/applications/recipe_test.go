@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -84,16 +85,12 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 			left          string
 		}{{3, 200, "r=57;"}, {50, 200, "r="}, {50, 429, ""}, {61, 429, ""}} {
 			a := s.Must(batch(free, c.items))
-			if limit := a.Header.Get("RateLimit"); a.Status != c.status || !strings.Contains(limit, c.left) {
-				t.Errorf("%d items: got %d and %s, want %d and %s", c.items, a.Status, limit, c.status, c.left)
-			}
-			if got := a.Header.Get("Retry-After"); (got != "") != (c.status == 429 && c.items <= 60) {
-				t.Errorf("%d items: got %d and Retry-After %q", c.items, a.Status, got)
-			}
+			limit := a.Header.Get("RateLimit")
+			check.That(t, a.Status == c.status && strings.Contains(limit, c.left), "%d items: got %d and %s, want %d and %s", c.items, a.Status, limit, c.status, c.left)
+			got := a.Header.Get("Retry-After")
+			check.That(t, (got != "") == (c.status == 429 && c.items <= 60), "%d items: got %d and Retry-After %q", c.items, a.Status, got)
 		}
-		if got, want := s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`; got != want {
-			t.Errorf("got the policy %s, want %s", got, want)
-		}
+		check.Equal(t, s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`, "the policy")
 	})
 }
 
@@ -101,17 +98,11 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "files"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.Mkdir(filepath.Join(root, "files"), 0o755))
 	for name, size := range map[string]int64{"ten": 10 << 20, "large": 256 << 20} {
 		file := filepath.Join(root, "files", name)
-		if err := os.WriteFile(file, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Truncate(file, size); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(file, nil, 0o644))
+		check.OK(t, os.Truncate(file, size))
 	}
 	get := func(address, target string, header ...string) system.Request {
 		return system.Request{Address: address, Target: target, Header: header}
@@ -135,16 +126,13 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 			{get(partner, "/files/ten"), 200},
 		} {
 			a := s.Must(step.Request)
-			if a.Status != step.status {
-				t.Errorf("%v: got %d, want %d", step.Request, a.Status, step.status)
-			}
+			check.Equal(t, a.Status, step.status, "%v", step.Request)
 			if a.Status != 429 {
 				continue
 			}
 			// 12 + 1 - 4 at one an hour.
-			if hours := a.RetryAfter(t).Hours(); hours < 8.5 || hours > 9 {
-				t.Errorf("got Retry-After of %.2f hours, want the nine until one fits", hours)
-			}
+			hours := a.RetryAfter(t).Hours()
+			check.That(t, hours >= 8.5 && hours <= 9, "got Retry-After of %.2f hours, want the nine until one fits", hours)
 		}
 	})
 }
@@ -154,9 +142,7 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), []byte("p{}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), []byte("p{}"), 0o644))
 	start := func(t *testing.T) *system.Trial {
 		return system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", system.RackSite(t).Directives)
 	}
@@ -204,9 +190,7 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 					t.Errorf("got %v by status, want %v", got, c.want)
 				}
 			}
-			if len(got) != len(c.want) {
-				t.Errorf("got %v by status, want %v", got, c.want)
-			}
+			check.That(t, len(got) == len(c.want), "got %v by status, want %v", got, c.want)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -33,24 +34,14 @@ func installRedmine(t *testing.T, a *application) {
 	outputOf(t, exec.Command("cp", "--recursive", redminePackage, root))
 	// The package links to the one instance of this machine.
 	for _, link := range []string{"Gemfile.lock", "instances", "config/database.yml"} {
-		if err := os.Remove(filepath.Join(root, link)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Remove(filepath.Join(root, link)))
 	}
-	gems, err := os.ReadFile(filepath.Join(root, "Gemfile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	gems := check.Must(os.ReadFile(filepath.Join(root, "Gemfile")))(t)
 	instance := filepath.Join(root, "instances/default")
 	for _, folder := range []string{"config", "tmp", "log", "files"} {
-		if err := os.MkdirAll(filepath.Join(instance, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Join(instance, folder), 0o755))
 	}
-	counts, err := os.ReadFile("testdata/redmine/count.rb")
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := check.Must(os.ReadFile("testdata/redmine/count.rb"))(t)
 	for name, text := range map[string]string{
 		filepath.Join(root, "Gemfile"):                         strings.ReplaceAll(string(gems), redminePackage+"/", root+"/"),
 		filepath.Join(root, "Gemfile.local"):                   "gem 'puma'\n",
@@ -60,14 +51,9 @@ func installRedmine(t *testing.T, a *application) {
 		filepath.Join(instance, "config/database.yml"): fmt.Sprintf(
 			"production:\n  adapter: sqlite3\n  database: %s/redmine.sqlite\n  timeout: 10000\n", a.dir),
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(name, []byte(text), 0o644))
 	}
-	seed, err := filepath.Abs("testdata/redmine/seed.rb")
-	if err != nil {
-		t.Fatal(err)
-	}
+	seed := check.Must(filepath.Abs("testdata/redmine/seed.rb"))(t)
 	command := func(words ...string) *exec.Cmd {
 		cmd := exec.Command(bundle, words...)
 		cmd.Dir = root
@@ -152,10 +138,7 @@ func TestRedmineChecksFewGuesses(t *testing.T) {
 			return post("/login", func(form url.Values) { form.Set("username", names[i%len(names)]) })(form, cookies, address, i)
 		}},
 		{"JSON", func(form url.Values, cookies, address string, _ int) system.Request {
-			body, err := json.Marshal(map[string]string{"username": "alice", "password": "wrong"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			body := check.Must(json.Marshal(map[string]string{"username": "alice", "password": "wrong"}))(t)
 			return system.Request{Address: address, Method: "POST", Target: "/login.json", Header: []string{"Content-Type", "application/json"}, Body: string(body)}
 		}},
 		{"HTTP Basic", func(_ url.Values, _, address string, _ int) system.Request {

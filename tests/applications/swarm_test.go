@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -111,9 +112,7 @@ func recipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
 	s := startWordPress(t, beforeWorkers(recipeCode(t, "wordpress.md", "caddyfile"))...)
 	author := openSession(s, "203.0.113.1", "wordpress_test_cookie=WP%20Cookie%20check")
 	author.opens("GET", "/wp-login.php", "")
-	if a := author.opens("POST", "/wp-login.php", "log=author&pwd=right&testcookie=1"); a.Status != 302 {
-		t.Fatalf("got %d, want a login", a.Status)
-	}
+	check.Need(t, author.opens("POST", "/wp-login.php", "log=author&pwd=right&testcookie=1").Status, 302, "want a login")
 	author.wantMember("php", "/wp-admin/profile.php")
 }
 
@@ -122,9 +121,7 @@ func TestTheRecipeOfMediaWikiKnowsWhoHasLoggedIn(t *testing.T) {
 	token := askLoginToken(s)
 	login := wikiLogins["query title"].try(token, "203.0.113.1", "Bob", mediaWikiPassword)
 	bob := openSession(s, "203.0.113.1", token.cookie)
-	if a := bob.opens("POST", login.Target, login.Body); a.Status != 302 {
-		t.Fatalf("got %d, want a login", a.Status)
-	}
+	check.Need(t, bob.opens("POST", login.Target, login.Body).Status, 302, "want a login")
 	bob.opens("GET", "/index.php?title=Special:Version", "")
 	bob.wantMember("php", "/index.php?title=Special:Version")
 }
@@ -135,8 +132,6 @@ func TestTheRecipeOfRedmineKnowsWhoHasLoggedIn(t *testing.T) {
 	form, cookies := redmineForm(s, "203.0.113.1")
 	form.Set("password", redminePassword)
 	alice := openSession(s, "203.0.113.1", cookies)
-	if a := alice.opens("POST", "/login", form.Encode()); a.Status != 302 {
-		t.Fatalf("got %d, want a login", a.Status)
-	}
+	check.Need(t, alice.opens("POST", "/login", form.Encode()).Status, 302, "want a login")
 	alice.wantMember("rails", "/my/account")
 }

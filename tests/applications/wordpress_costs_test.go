@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -26,9 +27,7 @@ func wordPressPaysForSearchesInDisguise(t *testing.T) {
 			address := system.NetworkAddress(n)
 			s.Must(system.Request{Address: address, Target: target})
 			system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
-			if got := costIn(s, "pages", address); got != want {
-				t.Errorf("%s: got the cost %v, want %v", target, got, want)
-			}
+			check.Equal(t, costIn(s, "pages", address), want, "%s: the cost", target)
 		}
 	}
 	for _, cookie := range []string{"wp-postpass_site=x", "wp-postpass.site=x"} {
@@ -36,9 +35,7 @@ func wordPressPaysForSearchesInDisguise(t *testing.T) {
 		address := system.NetworkAddress(n)
 		s.Must(system.Request{Address: address, Target: "/members/", Header: []string{"Cookie", cookie}})
 		system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
-		if got := costIn(s, "pages", address); got != 3 {
-			t.Errorf("the cookie %s: got the cost %v, want 3", cookie, got)
-		}
+		check.Equal(t, costIn(s, "pages", address), 3, "the cookie %s: the cost", cookie)
 	}
 }
 
@@ -79,8 +76,6 @@ func wordPressChecksFewApplicationPasswords(t *testing.T) {
 	s := startWordPress(t)
 	for i := range 30 {
 		a := s.Must(system.Request{Address: "198.51.100.3", Target: fmt.Sprint("/wp-json/wp/v2/posts?per_page=1&exclude%5B%5D=7&x=", i), Header: []string{"Authorization", "Bearer x"}})
-		if a.Status != 200 {
-			t.Fatalf("request %d: got %d, want 200 for answers that are no failure", i, a.Status)
-		}
+		check.Need(t, a.Status, 200, "request %d, want 200 for answers that are no failure", i)
 	}
 }

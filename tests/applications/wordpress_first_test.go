@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -19,9 +20,7 @@ func startFirst(t *testing.T, changes ...string) *system.Trial {
 	t.Helper()
 	wordPress.use(t)
 	envelope := regexp.MustCompile(`(?m)^\t@envelope .*\n\trespond @envelope .*\n`).FindString(system.Page(t, "docs/recipes/wordpress.md"))
-	if envelope == "" {
-		t.Fatal("got no @envelope in wordpress.md")
-	}
+	check.Assume(t, envelope != "", "got no @envelope in wordpress.md")
 	closed := envelope + system.ConfigsUnder(t, "recipes/wordpress.md", "## XML-RPC", 1)[0]
 	return system.RunTrial(t, "README.md", "{\n}\n"+firstConfiguration(t), slices.Concat(namesOf(t, "WordPress").changes(""), []string{
 		"\troot * /srv/www\n", "\troot * " + filepath.Join(wordPress.dir, "wordpress") + "\n" + closed,
@@ -67,9 +66,7 @@ func firstConfigurationHolds(t *testing.T) {
 				attack.most = mostByBasic(began)
 			}
 			t.Logf("%s: %d of 500 checked, %v by status", attack.name, n, statuses)
-			if n < attack.least || n > attack.most {
-				t.Errorf("%s: got %d of 500 checked, want %d to %d", attack.name, n, attack.least, attack.most)
-			}
+			check.That(t, n >= attack.least && n <= attack.most, "%s: got %d of 500 checked, want %d to %d", attack.name, n, attack.least, attack.most)
 		})
 	}
 

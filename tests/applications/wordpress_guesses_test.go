@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -44,13 +45,9 @@ func wordPressChecksFewGuesses(t *testing.T) {
 			statuses = s.Attack(500, 20, func(i int) system.Request { return guess("198.51.100.1", fmt.Sprint("user", i)) })
 		})
 		t.Logf("500 wrong logins from one address: %d checked, %v by status", n, statuses)
-		if n > mostByAddress || n == 0 {
-			t.Errorf("got %d checked, want 1 to %d", n, mostByAddress)
-		}
+		check.That(t, n <= mostByAddress && n != 0, "got %d checked, want 1 to %d", n, mostByAddress)
 		for _, page := range []string{"/", "/wp-login.php", "/kettle-1/"} {
-			if got := s.Must(system.Request{Address: "198.51.100.1", Target: page}).Status; got != 200 {
-				t.Errorf("%s: got %d for others in that office, want 200", page, got)
-			}
+			check.Equal(t, s.Must(system.Request{Address: "198.51.100.1", Target: page}).Status, 200, "%s: for others in that office", page)
 		}
 	})
 
@@ -69,9 +66,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 			}
 		}) - owners + 1
 		t.Logf("500 wrong logins from 200 addresses at one account: %d checked, the last by status: %v; the owner got in %d times with a device cookie", n, statuses, owners)
-		if n > mostByAccount || n == 0 {
-			t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
-		}
+		check.That(t, n <= mostByAccount && n != 0, "got %d checked, want 1 to %d", n, mostByAccount)
 		if refused := s.Refusals(owner.address); len(refused) > 0 {
 			t.Errorf("got %q refused, want nothing of the owner", refused)
 		}
@@ -81,19 +76,13 @@ func wordPressChecksFewGuesses(t *testing.T) {
 		elsewhere.Body = "log=admin&pwd=right"
 		s.Attack(20, 1, func(i int) system.Request { return guess(system.NetworkAddress(i), "admin") }) // takes what has leaked meanwhile
 		refused := s.Must(elsewhere)
-		if refused.Status != 429 {
-			t.Fatalf("got %d without a device cookie, want 429", refused.Status)
-		}
+		check.Need(t, refused.Status, 429, "without a device cookie")
 		wait := refused.RetryAfter(t)
 		t.Logf("without a device cookie, the owner gets in %v after the guessing stops", wait)
-		if wait > 10*time.Minute {
-			t.Errorf("got a wait of %v, want ten minutes at most", wait)
-		}
+		check.That(t, wait <= 10*time.Minute, "got a wait of %v, want ten minutes at most", wait)
 		if system.Long() {
 			time.Sleep(wait)
-			if got := s.Must(elsewhere).Status; got != 302 {
-				t.Errorf("got %d after the wait, want 302", got)
-			}
+			check.Equal(t, s.Must(elsewhere).Status, 302, "after the wait")
 		}
 	})
 }
@@ -108,9 +97,7 @@ func wordPressSeesGuessesInDisguise(t *testing.T) {
 		t.Helper()
 		n := checked(t, attack)
 		t.Logf("%s: %d checked", what, n)
-		if n > most {
-			t.Errorf("%s: got %d checked, want %d at most", what, n, most)
-		}
+		check.That(t, n <= most, "%s: got %d checked, want %d at most", what, n, most)
 	}
 
 	for _, method := range []string{"post", "Post", "get", "gEt"} {
@@ -142,14 +129,10 @@ func wordPressSeesGuessesInDisguise(t *testing.T) {
 			if n > 0 {
 				reached++
 			}
-			if n > mostByAddress {
-				t.Errorf("%s: got %d checked, want %d at most", path, n, mostByAddress)
-			}
+			check.That(t, n <= mostByAddress, "%s: got %d checked, want %d at most", path, n, mostByAddress)
 		}
 		t.Logf("%d path spellings: %d reached the login, none more than %d times", len(loginSpellings), reached, mostByAddress)
-		if reached < 5 {
-			t.Errorf("got %d spellings that reach the login, want 5 and more for the test to mean something", reached)
-		}
+		check.That(t, reached >= 5, "got %d spellings that reach the login, want 5 and more for the test to mean something", reached)
 	})
 
 	t.Run("names", func(t *testing.T) {
@@ -194,19 +177,13 @@ func hiddenFields(t *testing.T) map[string]func() system.Request {
 	}
 	var zipped bytes.Buffer
 	zip := gzip.NewWriter(&zipped)
-	if _, err := zip.Write([]byte("log=colleague&pwd=wrong")); err != nil {
-		t.Fatal(err)
-	}
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(zip.Write([]byte("log=colleague&pwd=wrong")))(t)
+	check.OK(t, zip.Close())
 	var parts bytes.Buffer
 	m := multipart.NewWriter(&parts)
 	m.SetBoundary("=_odd boundary")
 	for _, field := range [][2]string{{"log", "nobody"}, {"log", "colleague"}, {"pwd", "wrong"}} {
-		if err := m.WriteField(field[0], field[1]); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, m.WriteField(field[0], field[1]))
 	}
 	m.Close()
 	return map[string]func() system.Request{
@@ -258,9 +235,7 @@ func wordPressChecksFewGuessesByXMLRPC(t *testing.T) {
 				})
 			})
 			t.Logf("XML-RPC, %s: %d checked, %v by status", attack.name, n, statuses)
-			if n > mostByAccount || n == 0 {
-				t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
-			}
+			check.That(t, n <= mostByAccount && n != 0, "got %d checked, want 1 to %d", n, mostByAccount)
 		})
 	}
 }
@@ -283,9 +258,7 @@ func wordPressChecksFewPasswordsOfPages(t *testing.T) {
 		if passed := 100 - statuses[429]; passed > 21 {
 			t.Errorf("got %d guesses through, want 20 at once", passed)
 		}
-		if statuses[302] == 0 {
-			t.Errorf("got no 302, want one for each guess")
-		}
+		check.That(t, statuses[302] != 0, "got no 302, want one for each guess")
 	}
 }
 
@@ -296,9 +269,7 @@ func wordPressChecksFewGuessesInAShop(t *testing.T) {
 		form := url.Values{"username": {name}, "password": {password}, "login": {"Log in"}}
 		return system.Request{Address: address, Method: "POST", Target: target, Body: form.Encode()}
 	}
-	if got := s.Must(login("203.0.113.1", "/my-account/", "author", "right")).Status; got != 302 {
-		t.Fatalf("got %d for a customer's login, want 302", got)
-	}
+	check.Need(t, s.Must(login("203.0.113.1", "/my-account/", "author", "right")).Status, 302, "for a customer's login")
 	for _, attack := range []struct {
 		name string
 		most int

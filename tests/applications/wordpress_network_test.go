@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -33,9 +34,8 @@ func startNetwork(t *testing.T, n multisite) *system.Trial {
 		for _, kind := range []string{"folders", "names"} {
 			for _, step := range [][]string{{kind}, {kind, "sites"}} {
 				words := append([]string{"testdata/wordpress/network.php", filepath.Join(wordPress.dir, "wordpress")}, step...)
-				if out := outputOf(t, exec.Command(system.Need(t, "php"), words...)); out != "" {
-					t.Fatalf("making a network of %s: %s", kind, out)
-				}
+				out := outputOf(t, exec.Command(system.Need(t, "php"), words...))
+				check.Assume(t, out == "", "making a network of %s: %s", kind, out)
 			}
 		}
 	})
@@ -74,16 +74,13 @@ func firstConfigurationHoldsOnANetwork(t *testing.T) {
 				s := startNetwork(t, n)
 				for i := range n.sites {
 					for _, file := range []string{"/wp-includes/css/buttons.min.css", "/wp-content/themes/twentytwentythree/style.css", "/wp-admin/css/login.min.css"} {
-						if a := at(s, i).Must(system.Request{Address: "198.51.100.1", Target: file}); a.Status != 200 || !strings.Contains(a.Header.Get("Content-Type"), "css") {
-							t.Errorf("site %d: got %d for %s, want the style sheet", i, a.Status, file)
-						}
+						a := at(s, i).Must(system.Request{Address: "198.51.100.1", Target: file})
+						check.That(t, a.Status == 200 && strings.Contains(a.Header.Get("Content-Type"), "css"), "site %d: got %d for %s, want the style sheet", i, a.Status, file)
 					}
 				}
 				system.Eventually(t, "lines in the log", func() bool { return len(s.Entries("198.51.100.1")) == 3*len(n.sites) })
 				for _, e := range s.Entries("198.51.100.1") {
-					if e.Throttle != nil {
-						t.Errorf("%s: got it charged to %s, want it free", e.Request.URI, e.Throttle.Zone)
-					}
+					check.That(t, e.Throttle == nil, "%s: got it charged to %+v, want it free", e.Request.URI, e.Throttle)
 				}
 			})
 			basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("admin:wrong"))
@@ -113,9 +110,7 @@ func firstConfigurationHoldsOnANetwork(t *testing.T) {
 						}
 					})
 					t.Logf("%s, %s: %d of 500 checked, %v by status", n.kind, attack.name, got, statuses)
-					if got < attack.least || got > attack.most {
-						t.Errorf("got %d of 500 checked, want %d to %d", got, attack.least, attack.most)
-					}
+					check.That(t, got >= attack.least && got <= attack.most, "got %d of 500 checked, want %d to %d", got, attack.least, attack.most)
 				})
 			}
 		})

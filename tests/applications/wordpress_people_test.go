@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/chromedp"
@@ -110,9 +111,7 @@ func photo(t *testing.T, n int) []byte {
 		}
 	}
 	var file bytes.Buffer
-	if err := jpeg.Encode(&file, picture, nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, jpeg.Encode(&file, picture, nil))
 	return file.Bytes()
 }
 
@@ -163,9 +162,7 @@ func wordPressServesPeople(t *testing.T) {
 		}
 		p.visit("/wp-admin/media-new.php")
 		p.await(`document.querySelector(".moxie-shim input[type=file]")`)
-		if err := chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)))
 		p.await(fmt.Sprintf(`document.querySelectorAll("#media-items .edit-attachment, #media-items .error").length >= %d`, photos))
 		p.Screenshot("photos")
 		if got := chromium.Eval[int](p.Tab, `document.querySelectorAll("#media-items .edit-attachment").length`); got != photos {
@@ -194,12 +191,9 @@ func wordPressServesVisitorsInACrowd(t *testing.T) {
 	go func() { crowd.Wait(); close(ended) }()
 	statuses, slowest := politely(s, ended)
 	t.Logf("while 30 networks sent 2 requests at once, %d times: visitors got %v by status, the slowest page took %v", rounds, statuses, slowest)
-	if len(statuses) != 1 || statuses[200] == 0 {
-		t.Errorf("got %v by status, want 200 only", statuses)
-	}
-	if refused := s.Refusals(""); len(refused) > 0 {
-		t.Errorf("got %d refused, want none: %q", len(refused), refused)
-	}
+	check.That(t, len(statuses) == 1 && statuses[200] != 0, "got %v by status, want 200 only", statuses)
+	refused := s.Refusals("")
+	check.That(t, len(refused) == 0, "got %d refused, want none: %q", len(refused), refused)
 }
 
 // politely lets three visitors ask for a page a second each, until the end, and returns

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/chromedp"
@@ -52,9 +53,7 @@ func wordPressLosesNothingOfARefusedAuthor(t *testing.T) {
 		failures = p.addImages(1)
 	}
 	t.Logf("upload refused: %q", failures)
-	if len(failures) == 0 || !strings.Contains(failures[0], message) {
-		t.Errorf("upload: got %q, want %q", failures, message)
-	}
+	check.That(t, len(failures) != 0 && strings.Contains(failures[0], message), "upload: got %q, want %q", failures, message)
 
 	// The editor keeps what was not saved in the browser.
 	p.write("It was mended.")
@@ -85,9 +84,7 @@ func wordPressLosesNothingOfARefusedAuthor(t *testing.T) {
 	}
 	page := s.Must(system.Request{Address: "203.0.113.1", Target: strings.TrimPrefix(chromium.Eval[string](p.Tab, `wp.data.select("core/editor").getPermalink()`), s.URL)})
 	for _, sentence := range []string{"It holds two litres.", "It whistles.", "It was mended."} {
-		if !strings.Contains(page.Body, sentence) {
-			t.Errorf("got no %q in the published post", sentence)
-		}
+		check.That(t, strings.Contains(page.Body, sentence), "got no %q in the published post", sentence)
 	}
 }
 

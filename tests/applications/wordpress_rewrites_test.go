@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -31,16 +32,12 @@ func wordPressChecksFewGuessesBehindRewrites(t *testing.T) {
 	}
 	root := filepath.Join(wordPress.dir, "wordpress")
 	front := t.TempDir() // a front controller, which routes by the address as sent
-	if err := os.Chmod(filepath.Dir(front), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.Chmod(filepath.Dir(front), 0o755))
 	controller := fmt.Sprintf(`<?php
 if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] ) ) {
 	file_put_contents( '%s/passwords.log', json_encode( array( 'name' => $_POST['log'] ) ) . "\n", FILE_APPEND | LOCK_EX );
 }`, wordPress.dir)
-	if err := os.WriteFile(filepath.Join(front, "index.php"), []byte(controller), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(front, "index.php"), []byte(controller), 0o644))
 
 	tests := []struct {
 		name, root string
@@ -79,10 +76,7 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 				kind = "text/xml"
 				form = "<methodCall><methodName>wp.getUsersBlogs</methodName><params><param><value>" + name + "</value></param><param><value>wrong</value></param></params></methodCall>"
 			}
-			resp, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d%s", ports[i], test.target), kind, strings.NewReader(form))
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := check.Must(http.Post(fmt.Sprintf("http://127.0.0.1:%d%s", ports[i], test.target), kind, strings.NewReader(form)))(t)
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusTooManyRequests {
 				refused++
@@ -96,14 +90,9 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 	}
 	// Files below the folder of a site are free.
 	for range guesses {
-		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/site1/wp-includes/css/buttons.min.css", static))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(http.Get(fmt.Sprintf("http://127.0.0.1:%d/site1/wp-includes/css/buttons.min.css", static)))(t)
 		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Fatalf("a style sheet in a folder: got %d, want 200", resp.StatusCode)
-		}
+		check.Need(t, resp.StatusCode, http.StatusOK, "a style sheet in a folder")
 	}
 }
 
@@ -112,14 +101,10 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 func wordPressServesCachedPagesFree(t *testing.T) {
 	s := startWordPress(t, "\tlog\n", "\tlog\n"+system.ConfigsUnder(t, "recipes/wordpress.md", "## Page caches", 1)[0])
 	folder := filepath.Join(wordPress.dir, "wordpress/wp-content/cache/supercache/localhost/kettle-1")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.MkdirAll(folder, 0o755))
 	t.Cleanup(func() { os.RemoveAll(filepath.Join(wordPress.dir, "wordpress/wp-content/cache")) })
 	const cached = "kettle 1, from the cache"
-	if err := os.WriteFile(filepath.Join(folder, "index-https.html"), []byte(cached), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(folder, "index-https.html"), []byte(cached), 0o644))
 	for i, test := range []struct {
 		target, cookie string
 		free           bool

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -77,14 +78,10 @@ func wordPressServesAPersonBesideAScraper(t *testing.T) {
 		for second, n := range pages {
 			fmt.Fprintf(&rows, "%s,scraper,%d,%d,\n", limits, second, n)
 		}
-		if err := s.ShutDown(); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, s.ShutDown())
 	}
 	t.Logf("\n%s", &rows)
 	if file := os.Getenv("SCRAPER_CSV"); file != "" {
-		if err := os.WriteFile(file, []byte(rows.String()), 0o644); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, os.WriteFile(file, []byte(rows.String()), 0o644))
 	}
 }

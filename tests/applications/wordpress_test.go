@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -67,21 +68,15 @@ func installWordPress(t *testing.T, a *application) {
 	plugins := filepath.Join(root, "wp-content", "mu-plugins")
 	uploads := filepath.Join(root, "wp-content", "uploads")
 	for _, folder := range []string{plugins, uploads} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(folder, 0o755))
 	}
 	for from, to := range map[string]string{"wp-config.php": root, "count.php": plugins, "shop.php": plugins} {
 		outputOf(t, exec.Command("cp", filepath.Join("testdata/wordpress", from), to))
 	}
 	passwords := filepath.Join(a.dir, "passwords.log")
-	if err := os.WriteFile(passwords, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(passwords, nil, 0o666))
 	for _, writable := range []string{passwords, uploads} {
-		if err := os.Chmod(writable, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Chmod(writable, 0o777))
 	}
 	outputOf(t, exec.Command(php, "testdata/wordpress/install.php", root))
 	a.startFPM(t)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -22,17 +23,13 @@ func TestValidateNamesThePlaceOfAWrongConfig(t *testing.T) {
 			t.Parallel()
 			file := system.WriteFile(t, "Caddyfile", "{\n\tadmin off\n}\nhttp://:1 {\n\tthrottle {\n\t\tzone wrong {\n\t\t\t"+c.zone+"\n\t\t}\n\t}\n}\n")
 			out, err := system.CaddyCommand(t, "validate", "--config", file, "--adapter", "caddyfile").CombinedOutput()
-			if err == nil {
-				t.Fatalf("got a valid config, want an error\n%s", out)
-			}
+			check.Assume(t, err != nil, "got a valid config, want an error\n%s", out)
 			line := "7"
 			if strings.Contains(c.zone, "\n") {
 				line = "8"
 			}
 			for _, want := range []string{"Caddyfile:" + line, c.want} {
-				if !strings.Contains(string(out), want) {
-					t.Errorf("got %s, want it to hold %q", out, want)
-				}
+				check.That(t, strings.Contains(string(out), want), "got %s, want it to hold %q", out, want)
 			}
 		})
 	}
@@ -41,12 +38,8 @@ func TestValidateNamesThePlaceOfAWrongConfig(t *testing.T) {
 func TestTheBinaryHasTheModule(t *testing.T) {
 	t.Parallel()
 	out, err := system.CaddyCommand(t, "list-modules").Output()
-	if err != nil {
-		t.Fatalf("listing modules: %v", err)
-	}
+	check.OK(t, err, "listing modules")
 	for _, module := range []string{"throttle", "http.handlers.throttle", "throttle.stores.memory"} {
-		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(module) + `$`).Match(out) {
-			t.Errorf("got no module %s in the list, want it", module)
-		}
+		check.That(t, regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(module)+`$`).Match(out), "got no module %s in the list, want it", module)
 	}
 }

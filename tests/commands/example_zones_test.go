@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -18,14 +19,8 @@ import (
 // instead of its stand-in for PHP or Rails.
 func startExample(t *testing.T, directives string) (port int, c *system.Caddy) {
 	t.Helper()
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(root, "Caddyfile.example"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := check.Must(filepath.Abs(".."))(t)
+	text := check.Must(os.ReadFile(filepath.Join(root, "Caddyfile.example")))(t)
 	port = servertest.FreePort(t)
 	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	example := string(text)
@@ -56,20 +51,15 @@ func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
 			port, _ := startExample(t, s.Directives)
 			v := system.NewVisitor(t, "h1")
 			for n := range 4 {
-				if got := s.login(t, v, port, "owner", "right"); got != s.succeeded {
-					t.Fatalf("login %d with the right password: got %d, want %d", n+1, got, s.succeeded)
-				}
+				check.Need(t, s.login(t, v, port, "owner", "right"), s.succeeded, "login %d with the right password", n+1)
 			}
 			statuses := ""
 			for n := range 7 { // the bucket leaks 5 a minute
 				statuses += fmt.Sprint(s.login(t, v, port, fmt.Sprint("user", n), "wrong"), " ")
 			}
-			if want := regexp.MustCompile(fmt.Sprintf(`^(%d ){4,5}(429 )+$`, s.failed)); !want.MatchString(statuses) {
-				t.Errorf("got %sfor guesses, want %v", statuses, want)
-			}
-			if got := s.login(t, system.NewVisitor(t, "h1"), port, "owner", "right"); got != s.succeeded {
-				t.Errorf("another address: got %d, want %d", got, s.succeeded)
-			}
+			want := regexp.MustCompile(fmt.Sprintf(`^(%d ){4,5}(429 )+$`, s.failed))
+			check.That(t, want.MatchString(statuses), "got %sfor guesses, want %v", statuses, want)
+			check.Equal(t, s.login(t, system.NewVisitor(t, "h1"), port, "owner", "right"), s.succeeded, "another address")
 		})
 	}
 }
@@ -85,9 +75,7 @@ func TestCaddyfileExampleLimitsGuessesOnOneAccount(t *testing.T) {
 		form := url.Values{"log": {"admin"}, "pwd": {"wrong"}}
 		statuses[post(t, proxy, fmt.Sprintf("http://127.0.0.1:%d/wp-login.php", port), form, fmt.Sprintf("198.51.100.%d", n))]++
 	}
-	if statuses[200] != 10 || statuses[429] != 90 {
-		t.Errorf("got %v by status, want 10 of 200 and 90 of 429", statuses)
-	}
+	check.That(t, statuses[200] == 10 && statuses[429] == 90, "got %v by status, want 10 of 200 and 90 of 429", statuses)
 }
 
 // loginSite is a site with a login, and its answer to failed logins.
@@ -113,17 +101,11 @@ func (s *loginSite) login(t *testing.T, v *system.Visitor, port int, user, passw
 // post sends a form, for a client with another address if that is given.
 func post(t *testing.T, v *system.Visitor, to string, form url.Values, client string) (status int) {
 	t.Helper()
-	r, err := http.NewRequest("POST", to, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(http.NewRequest("POST", to, strings.NewReader(form.Encode())))(t)
 	r.Header.Set("Content-Type", system.Urlencoded)
 	if client != "" {
 		r.Header.Set("X-Forwarded-For", client)
 	}
-	a, err := v.Fetch(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := check.Must(v.Fetch(r))(t)
 	return a.Status
 }

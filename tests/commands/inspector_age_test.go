@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 )
 
@@ -21,9 +22,7 @@ func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 	b := inspect(s, chromium.StartBrowser(t), s.inspector, "light", chromium.Desktop, "pages")
 	b.When("a live page", `document.querySelector("#fresh").textContent === "live"`)
 	b.Run(watched)
-	if err := s.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.Cmd.Process.Signal(syscall.SIGSTOP))
 	// A busy browser may still show an answer that was sent before Caddy stopped.
 	b.When("that it is old", `parseInt(document.querySelector("#fresh").textContent) >= 10`)
 	b.Run("ages.length = 0")
@@ -32,13 +31,9 @@ func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 		t.Errorf("got %q of a Caddy that hangs, want its age alone", got)
 	}
 	b.When("a notice", `document.querySelector("#lost").checkVisibility() && document.querySelector("#lost").textContent.startsWith("Caddy does not answer.")`)
-	if err := s.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.Cmd.Process.Signal(syscall.SIGCONT))
 	b.When("a live page again", `document.querySelector("#fresh").textContent === "live" && document.querySelector("#lost").hidden`)
-	if err := s.ShutDown(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.ShutDown())
 	b.When("a notice", `document.querySelector("#lost").checkVisibility()`) // by then no answer is on its way
 	b.Run("ages.length = 0")
 	b.When("some of its ages", "ages.length >= 5")

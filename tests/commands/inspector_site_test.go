@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -78,9 +79,7 @@ http://127.0.0.1:%d {
 func (s *inspectedSite) status(client, target string) int {
 	s.T.Helper()
 	req, err := http.NewRequest("GET", s.url+target, nil)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	check.OK(s.T, err)
 	req.Header.Set("X-Forwarded-For", client)
 	resp := system.Surely(s.T, req)
 	resp.Body.Close()

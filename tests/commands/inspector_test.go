@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/cdproto/emulation"
@@ -22,9 +23,7 @@ import (
 func code(s *inspectedSite, client, target string) string {
 	s.T.Helper()
 	req, err := http.NewRequest("GET", s.url+target, nil)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	check.OK(s.T, err)
 	req.Header.Set("X-Forwarded-For", client)
 	req.Header.Set("Accept", "application/json")
 	resp := system.Surely(s.T, req)
@@ -133,9 +132,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 
 	t.Run("it filters, sorts and pages", func(t *testing.T) {
 		b := inspect(busy.in(t), browser, busy.inspector, "light", chromium.Desktop, "accounts")
-		if got := chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"); got != "descending" {
-			t.Errorf("got the order %q by level, want descending", got)
-		}
+		check.Equal(t, chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"), "descending", "the order by level")
 		b.Click("[data-sort=key]")
 		b.When("the first by key", "document.querySelector('#buckets-table tbody .key').textContent === 'user00'")
 		if got := chromium.Eval[[]string](b, "Array.from(document.querySelectorAll('[aria-sort]'), (head) => head.ariaSort)"); !slices.Equal(got, []string{"ascending", "none", "none"}) {
@@ -146,16 +143,10 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			b.Click("#after")
 			seen = append(seen, keysIn(b, "#buckets-table")...)
 		}
-		if len(seen) != 60 || !slices.IsSorted(seen) || len(slices.Compact(seen)) != 60 {
-			t.Errorf("got %d keys on three pages, %q, want all 60 once", len(seen), seen)
-		}
-		if !chromium.Eval[bool](b, "document.querySelector('#after').disabled") {
-			t.Error("got a page after the last one")
-		}
+		check.That(t, len(seen) == 60 && slices.IsSorted(seen) && len(slices.Compact(seen)) == 60, "got %d keys on three pages, %q, want all 60 once", len(seen), seen)
+		check.That(t, chromium.Eval[bool](b, "document.querySelector('#after').disabled"), "got a page after the last one")
 		b.Click("#before")
-		if got := keysIn(b, "#buckets-table")[0]; got != "user25" {
-			t.Errorf("got %s first on the page before, want user25", got)
-		}
+		check.Equal(t, keysIn(b, "#buckets-table")[0], "user25", "first on the page before")
 		b.Set("[name=prefix]", "user4")
 		b.When("ten keys", "document.querySelectorAll('#buckets-table tbody tr').length === 10")
 		b.Set("[name=min_fraction]", "0.75")
@@ -191,9 +182,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.When("the plot", "document.querySelector('#zones .refused').getAttribute('d') !== null")
 		sound(b)
 		picture(b, "why-phone")
-		if got := busy.status("203.0.113.7", "/login"); got != 429 {
-			t.Fatalf("got %d, want it blocked", got)
-		}
+		check.Need(t, busy.status("203.0.113.7", "/login"), 429, "want it blocked")
 		b.Set("#why-form [name=client]", code(busy, "203.0.113.7", "/login"))
 		b.Run(`document.querySelector("#why-form").requestSubmit()`)
 		b.When("the refusal", "/^203.0.113.7 was refused by login at [0-9:]+: blocked/.test(document.querySelector('#why-said').innerText)")
@@ -201,9 +190,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.Click("#do")
 		b.When("what was done", "document.querySelector('#said').innerText.startsWith('Emptied ')")
 		b.When("no reason", "document.querySelector('#why-said').innerText.endsWith('Nothing refuses it now.')")
-		if got := busy.status("203.0.113.7", "/login"); got != 200 {
-			t.Errorf("got %d, want it back in", got)
-		}
+		check.Equal(t, busy.status("203.0.113.7", "/login"), 200, "want it back in")
 		b.When("the journal", "document.querySelector('#journal-table tbody tr')?.innerText.includes('alice') && document.querySelector('#journal-table tbody tr').innerText.includes('release')")
 	})
 
@@ -220,15 +207,11 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.When("the ban", "document.querySelector('#changes-table tbody')?.innerText.includes('192.0.2.0/24')")
 		b.When("what is left of it", "/1 h 5[0-9] min/.test(document.querySelector('#changes-table tbody').innerText)")
 		sound(b)
-		if got := busy.status("192.0.2.99", "/"); got != 429 {
-			t.Errorf("got %d, want it banned", got)
-		}
+		check.Equal(t, busy.status("192.0.2.99", "/"), 429, "want it banned")
 		b.Click("#changes-table tbody button")
 		b.Click("#do")
 		b.When("nothing held", "document.querySelector('#changes-empty').checkVisibility()")
-		if got := busy.status("192.0.2.99", "/"); got != 200 {
-			t.Errorf("got %d, want it back in", got)
-		}
+		check.Equal(t, busy.status("192.0.2.99", "/"), 200, "want it back in")
 	})
 
 	t.Run("it says how to find those of very many buckets", func(t *testing.T) {
@@ -256,9 +239,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 				"<img src=x onerror=\"document.title='executed'\">", "<%2Fscript><script>document.title='executed'<%2Fscript>",
 				"U+202Egnp.exe", "a%0D%0ASet-Cookie: b", "%1B[31mred%1B[2J", "zeroU+200Bwidth", "مكتبة المدينة", "..%2F..%2F..%2Fetc%2Fpasswd", "__proto__",
 			} {
-				if !slices.Contains(shown, want) {
-					t.Errorf("got no key %q as text", want)
-				}
+				check.That(t, slices.Contains(shown, want), "got no key %q as text", want)
 			}
 			b.When("the note", "document.querySelector('#changes-table tbody').innerText.includes('<script>')")
 			b.Click("#buckets-table tbody tr:nth-child(3) button") // why
@@ -275,9 +256,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		busy := busy.in(t)
 		b := inspect(busy, browser, busy.inspector, "dark", chromium.Desktop, "accounts")
 		b.Press(kb.Tab)
-		if got := chromium.Eval[string](b, "document.activeElement.textContent"); got != "Skip to the status" {
-			t.Errorf("got %q first, want the link that skips", got)
-		}
+		check.Equal(t, chromium.Eval[string](b, "document.activeElement.textContent"), "Skip to the status", "first, want the link that skips")
 		b.Press(kb.Enter)
 		b.TabTo("#why-form input")
 		b.Press("user07" + kb.Enter)

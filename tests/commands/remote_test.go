@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -23,24 +24,16 @@ import (
 // TestTheJournalNamesTheClientCertificate of Caddy's remote admin endpoint.
 func TestTheJournalNamesTheClientCertificate(t *testing.T) {
 	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := check.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "night shift"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := check.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
 	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", servertest.FreePort(t))})
 	_, running := c.AskAdmin("GET", "/config/", "")
 	var whole map[string]any
-	if err := json.Unmarshal([]byte(running), &whole); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(running), &whole))
 	port := servertest.FreePort(t)
 	admin := whole["admin"].(map[string]any)
 	admin["identity"] = map[string]any{"identifiers": []string{"localhost"}, "issuers": []any{map[string]any{"module": "internal"}}}
@@ -48,22 +41,14 @@ func TestTheJournalNamesTheClientCertificate(t *testing.T) {
 		"public_keys": []string{base64.StdEncoding.EncodeToString(der)},
 		"permissions": []any{map[string]any{"paths": []string{"/throttle"}, "methods": []string{"GET", "POST"}}},
 	}}}
-	body, err := json.Marshal(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Post("http://"+c.Admin+"/load", "application/json", strings.NewReader(string(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := check.Must(json.Marshal(whole))(t)
+	resp := check.Must(http.Post("http://"+c.Admin+"/load", "application/json", strings.NewReader(string(body))))(t)
 	resp.Body.Close()
 	_, pki := c.AskAdmin("GET", "/pki/ca/local", "")
 	var ca struct {
 		Root string `json:"root_certificate"`
 	}
-	if err := json.Unmarshal([]byte(pki), &ca); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(pki), &ca))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(ca.Root))
 	remote := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{

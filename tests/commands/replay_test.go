@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -23,10 +24,7 @@ type ruling map[string]string
 func logged(t *testing.T, file string) (rulings []ruling) {
 	t.Helper()
 	type outcome struct{ Zone, Decision, Reason, Key string }
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(os.ReadFile(file))(t)
 	for line := range strings.Lines(string(text)) {
 		var got struct {
 			Throttle *struct {
@@ -34,9 +32,7 @@ func logged(t *testing.T, file string) (rulings []ruling) {
 				Zones []outcome
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &got); err != nil {
-			t.Fatalf("parsing %s: %v", line, err)
-		}
+		check.OK(t, json.Unmarshal([]byte(line), &got), "parsing %s", line)
 		r := make(ruling)
 		if got.Throttle != nil {
 			for _, o := range append(got.Throttle.Zones, got.Throttle.outcome) {
@@ -57,10 +53,7 @@ func replayed(t *testing.T, lines int, args ...string) []ruling {
 	if text, err := system.CaddyCommand(t, append([]string{"throttle", "replay", "--requests", out}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("got %v and\n%s", err, text)
 	}
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(os.ReadFile(out))(t)
 	rulings := make([]ruling, lines)
 	for i := range rulings {
 		rulings[i] = make(ruling)
@@ -70,9 +63,7 @@ func replayed(t *testing.T, lines int, args ...string) []ruling {
 			Line                        int
 			Zone, Decision, Reason, Key string
 		}
-		if err := json.Unmarshal([]byte(line), &got); err != nil {
-			t.Fatalf("parsing %s: %v", line, err)
-		}
+		check.OK(t, json.Unmarshal([]byte(line), &got), "parsing %s", line)
 		rulings[got.Line-1][got.Zone] = got.Decision + " " + got.Reason + " " + got.Key
 	}
 	return rulings
@@ -145,9 +136,7 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 	t.Parallel()
 	port, admin, dir := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t)), t.TempDir()
 	log := filepath.Join(dir, "access.log")
-	if err := os.WriteFile(filepath.Join(dir, "logo.png"), []byte("png"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(dir, "logo.png"), []byte("png"), 0o600))
 	sites := fmt.Sprintf(replaySite, port, log, dir, strings.Repeat("x", 1500))
 	file := system.WriteFile(t, "Caddyfile", system.Config{Sites: sites}.Caddyfile(admin))
 	system.StartCaddyIn(t, admin, filepath.Dir(file), file)

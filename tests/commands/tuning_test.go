@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -43,9 +44,7 @@ http://:%d {
 
 	robot := system.NewVisitor(t, "h1")
 	for range 10 {
-		if a := robot.Get(t, url); a.Status != 200 {
-			t.Fatalf("got %d, want 200 from a zone in shadow", a.Status)
-		}
+		check.Need(t, robot.Get(t, url).Status, 200, "want 200 from a zone in shadow")
 	}
 	b := chromium.NewTab(t, browser, "en", "light", chromium.Desktop, 800)
 	for n, want := range []string{"marks:", "marks:", "marks: pages", "marks: pages"} {
@@ -53,16 +52,12 @@ http://:%d {
 		system.Eventually(t, want, func() bool { return chromium.Eval[string](b, "document.title") == want })
 	}
 	system.Eventually(t, "one person in the metric", func() bool { return people() == 1 })
-	if got := int(c.Metric(t, "caddy_throttle_refused_keys", `zone="pages"`)); got != 2 {
-		t.Errorf("got %d refused keys, want the person's and the robot's", got)
-	}
+	check.Equal(t, int(c.Metric(t, "caddy_throttle_refused_keys", `zone="pages"`)), 2, "refused keys, want the person's and the robot's")
 	// The robot was marked last a while ago, and may send one report for itself.
 	for range 5 {
 		robot.Send(t, "POST", fmt.Sprintf("http://127.0.0.1:%d/throttle-seen", port))
 	}
-	if got := people(); got != 1 {
-		t.Errorf("got %d people after reports that name no zone, want 1", got)
-	}
+	check.Equal(t, people(), 1, "people after reports that name no zone")
 }
 
 // recommendation is what tests read of `caddy throttle recommend --json`.
@@ -89,9 +84,7 @@ func throttleCommand(t *testing.T, args ...string) string {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("caddy throttle %v: %v\n%s", args, err, stderr.String())
-	}
+	check.Assume(t, err == nil, "caddy throttle %v: %v\n%s", args, err, stderr.String())
 	return string(out)
 }
 
@@ -210,9 +203,7 @@ http://:%d {
 	})
 	c.Reload(site(strings.Join(lines, "\n")))
 	peopleRefused, scrapersRefused := visitSite(t, url, people, scrapers)
-	if peopleRefused != 0 {
-		t.Errorf("got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
-	}
+	check.That(t, peopleRefused == 0, "got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
 	want := float64(best.RefusedRequests) / 5
 	if got := float64(scrapersRefused); math.Abs(got-want) > 0.1*want {
 		t.Errorf("got %v requests of scrapers refused, want about %v as was foretold", got, want)
@@ -223,18 +214,12 @@ http://:%d {
 // alone is too little to recommend from.
 func fiveDaysOf(t *testing.T, file string) string {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := check.Must(os.ReadFile(file))(t)
 	var b strings.Builder
 	for day := range 5 {
 		for line := range strings.Lines(string(data)) {
 			found := regexp.MustCompile(`"ts":([0-9.]+)`).FindStringSubmatch(line)
-			at, err := strconv.ParseFloat(found[1], 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			at := check.Must(strconv.ParseFloat(found[1], 64))(t)
 			line = strings.Replace(line, found[0], fmt.Sprintf(`"ts":%f`, at+float64(day-4)*24*3600), 1)
 			b.WriteString(strings.ReplaceAll(line, "Go-http-client/1.1", "Mozilla/5.0"))
 		}
@@ -253,12 +238,8 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"site/Caddyfile": "example.com {\nthrottle pages client_ip 5 1/s\n}\n", "open/Caddyfile": ":80 {\nthrottle {\n", "none/Caddyfile": ":80 {\nrespond ok\n}\n",
 		"old": combinedFormat(time.Unix(3, 0), 0, "192.0.2.1", "GET", "/", "x", 200), "esc\x1b[31m.log": "", "pages/index.html": "",
 	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700))
+		check.OK(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	for command, want := range map[string]string{
 		"recommend":                                   "no log given: want files",

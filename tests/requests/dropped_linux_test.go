@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/quic-go/quic-go"
@@ -55,10 +56,7 @@ https://localhost:%d {
 // connection of its own.
 func newQUICVisitorFrom(t *testing.T, address string, patience time.Duration) *system.Visitor {
 	t.Helper()
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)}))(t)
 	socket := &quic.Transport{Conn: conn}
 	transport := &http3.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"}, // the certificates are caddy's own
@@ -97,9 +95,7 @@ func (d *dropTest) visitor(address, protocol string, patience time.Duration) *sy
 func (d *dropTest) over(v *system.Visitor, path string, headers ...string) (system.Answer, error) {
 	d.Helper()
 	req, err := http.NewRequest(http.MethodGet, d.url(v.Address, path), nil)
-	if err != nil {
-		d.Fatal(err)
-	}
+	check.OK(d.T, err)
 	req.Host = "localhost"
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
@@ -149,9 +145,7 @@ func (d *dropTest) wantsClosed(address string) {
 			return
 		}
 		defer conn.Close()
-		if err := conn.SetReadDeadline(time.Now().Add(system.StartTime)); err != nil {
-			d.Fatal(err)
-		}
+		check.OK(d.T, conn.SetReadDeadline(time.Now().Add(system.StartTime)))
 		_, err = conn.Read(make([]byte, 1))
 		if late, ok := err.(net.Error); err == nil || ok && late.Timeout() {
 			d.Fatalf("from %s: got an open connection, want it closed before TLS", address)
@@ -230,9 +224,7 @@ func TestClientsThatAreOutAreDroppedBeforeTLSAndQUIC(t *testing.T) {
 	})
 	d.wantsClosed(attacker)
 	d.wantsSilence(attacker)
-	if a := d.wants(200, harmless, "h3", "/"); a.Body != "two" {
-		t.Errorf("got %q, want the answer of the new config", a.Body)
-	}
+	check.Equal(t, d.wants(200, harmless, "h3", "/").Body, "two", "want the answer of the new config")
 
 	// The night's commands.
 	d.Throttle("shadow", "--all", "--for", "1h")

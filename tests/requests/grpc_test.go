@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"google.golang.org/grpc"
@@ -22,9 +23,7 @@ import (
 func TestGRPC(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	server := grpc.NewServer()
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	go func() { _ = server.Serve(listener) }()
@@ -44,28 +43,20 @@ http://:%d {
 	defer cancel()
 	dial := func(options ...grpc.DialOption) healthpb.HealthClient {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), options...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := check.Must(grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), options...))(t)
 		t.Cleanup(func() { conn.Close() })
 		return healthpb.NewHealthClient(conn)
 	}
 	plain := dial()
-	if _, err := plain.Check(ctx, new(healthpb.HealthCheckRequest)); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(plain.Check(ctx, new(healthpb.HealthCheckRequest)))(t)
 	_, err = plain.Check(ctx, new(healthpb.HealthCheckRequest))
-	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "Please wait") {
-		t.Errorf("got %v, want RESOURCE_EXHAUSTED and for how long to wait", err)
-	}
+	s := status.Convert(err)
+	check.That(t, s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "Please wait"), "got %v, want RESOURCE_EXHAUSTED and for how long to wait", err)
 	stream, err := plain.Watch(ctx, new(healthpb.HealthCheckRequest))
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %v for a stream, want RESOURCE_EXHAUSTED", err)
-	}
+	check.That(t, status.Code(err) == codes.ResourceExhausted, "got %v for a stream, want RESOURCE_EXHAUSTED", err)
 	patient := dial(grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 2, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))

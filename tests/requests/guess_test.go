@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf16"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -335,15 +336,13 @@ func TestGuessesThroughAnyDoor(t *testing.T) {
 	for i, group := range []map[string]way{doors, unclear} {
 		for name, through := range group {
 			req := through("http://127.0.0.1", "alice", "wrong")
-			if got := g.wiki.fields(req); got["p"] != "wrong" {
-				t.Fatalf("%s: the wiki sees %q, want a password", name, got)
-			}
+			got := g.wiki.fields(req)
+			check.Assume(t, got["p"] == "wrong", "%s: the wiki sees %q, want a password", name, got)
 			if i == 1 {
 				g.empty()
 			}
-			if n := g.guess(7, "user-of-"+name, g.oneAddress(), through); n > guessesByAddress || n == 0 {
-				t.Errorf("%s: got %d of 7 guesses of an address tried, want 1 to %d", name, n, guessesByAddress)
-			}
+			n := g.guess(7, "user-of-"+name, g.oneAddress(), through)
+			check.That(t, n <= guessesByAddress && n != 0, "%s: got %d of 7 guesses of an address tried, want 1 to %d", name, n, guessesByAddress)
 		}
 	}
 	g.empty()
@@ -355,13 +354,9 @@ func TestGuessesThroughAnyDoor(t *testing.T) {
 	if one > guessesByAddress || many > guessesByAccount || unclearMany > guessesByAccount || one*many*unclearMany == 0 {
 		t.Errorf("want at most %d, %d and %d, and some", guessesByAddress, guessesByAccount, guessesByAccount)
 	}
-	if got := g.send(form, g.fresh(), "carol", "right"); got != 302 {
-		t.Errorf("got %d for another account, want 302", got)
-	}
+	check.Equal(t, g.send(form, g.fresh(), "carol", "right"), 302, "for another account")
 	for range 30 { // edits carry no password, nor do cookies, which PHP with request_order GP does not read
-		if got := g.send(by("POST", "/doku.php?id=page1", system.Urlencoded, "do=preview&wikitext=p%3Dx&sectok=1", "Cookie", "u=alice; p=wrong"), "203.0.0.1", "", ""); got != 200 {
-			t.Fatalf("got %d for a preview, want 200", got)
-		}
+		check.Need(t, g.send(by("POST", "/doku.php?id=page1", system.Urlencoded, "do=preview&wikitext=p%3Dx&sectok=1", "Cookie", "u=alice; p=wrong"), "203.0.0.1", "", ""), 200, "for a preview")
 	}
 }
 
@@ -391,9 +386,7 @@ func TestGuessesAtOnce(t *testing.T) {
 	}
 	close(g.wiki.hold)
 	for range guessesByAddress {
-		if got := next(); got != 403 {
-			t.Errorf("got %d for a guess that fit, want 403", got)
-		}
+		check.Equal(t, next(), 403, "for a guess that fit")
 	}
 }
 
@@ -436,9 +429,7 @@ func TestWrongRefundLines(t *testing.T) {
 			if one > most*guessesByAddress || many > most*guessesByAccount || one < least*guessesByAddress-1 {
 				t.Errorf("got %d and %d tried, want at most %s as with the right line", one, many, times)
 			}
-			if test.narrow != (refused > 0) {
-				t.Errorf("got %d of 20 right logins refused, want some: %v", refused, test.narrow)
-			}
+			check.That(t, test.narrow == (refused > 0), "got %d of 20 right logins refused, want some: %v", refused, test.narrow)
 		})
 	}
 }
@@ -449,17 +440,13 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	g := startGuard(t, "u", "refund cookie wiki_member")
 	status := g.Throttle("status")
 	for _, want := range []string{"login: kept 0 of 0.", "account: kept 0 of 0; gave 0 device cookies."} {
-		if !strings.Contains(status, want) {
-			t.Errorf("got %s, want %q in it", status, want)
-		}
+		check.Contains(t, status, want)
 	}
 	for i := range guessesByAccount {
 		g.send(form, g.fresh(), "alice", fmt.Sprint("wrong", i))
 	}
 	for range 3 {
-		if got := g.send(form, "198.51.100.7", "carol", "right"); got != 302 {
-			t.Fatalf("got %d for the right password, want 302", got)
-		}
+		check.Need(t, g.send(form, "198.51.100.7", "carol", "right"), 302, "for the right password")
 	}
 	req := form(g.url, "alice", "right")
 	req.Header.Set("X-Forwarded-For", "198.51.100.7")
@@ -477,9 +464,7 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 
 	status = g.Throttle("status")
 	for _, want := range []string{"login: kept 10 of 13: 302 x 3, 403 x 10.", "account: kept 10 of 13: 302 x 3, 403 x 10; gave 0 device cookies."} {
-		if !strings.Contains(status, want) {
-			t.Errorf("got %s, want %q in it", status, want)
-		}
+		check.Contains(t, status, want)
 	}
 	var zones struct {
 		Zones []struct {
@@ -494,23 +479,18 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 		t.Fatalf("got %+v, %v, want two zones", zones, err)
 	}
 	for _, z := range zones.Zones {
-		if f := z.Facts; f.Charged != 10 || f.Refunded != 3 || len(f.Responses) != 2 || f.Responses[403] != 10 || f.Responses[302] != 3 {
-			t.Errorf("%s: got %+v, want 10 kept and 3 refunded", z.Zone, f)
-		}
+		f := z.Facts
+		check.That(t, f.Charged == 10 && f.Refunded == 3 && len(f.Responses) == 2 && f.Responses[403] == 10 && f.Responses[302] == 3, "%s: got %+v, want 10 kept and 3 refunded", z.Zone, f)
 	}
 
 	why := g.Throttle("why", "198.51.100.7")
 	for _, want := range []string{problem.Code, "  account  ", "Nothing refuses a request of cost 1 now."} {
-		if !strings.Contains(why, want) {
-			t.Errorf("got %s, want %q in it", why, want)
-		}
+		check.Contains(t, why, want)
 	}
 	if why := g.Throttle("why", "198.51.100.7", "--zone", "login"); strings.Contains(why, problem.Code) {
 		t.Errorf("got %s, want no refusal of another zone", why)
 	}
-	if why := g.Throttle("why", problem.Code); !strings.Contains(why, "refused: capacity") {
-		t.Errorf("got %s, want the account's bucket", why)
-	}
+	check.Contains(t, g.Throttle("why", problem.Code), "refused: capacity", "want the account's bucket")
 
 	t.Run("inspector", func(t *testing.T) {
 		b := chromium.NewTab(t, chromium.StartBrowser(t), "en", "light", 1024, 800)

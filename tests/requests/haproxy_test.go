@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -69,9 +70,7 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 			for range cap(statuses) {
 				all.Go(func() {
 					a, err := v.Try("GET", url+"/slow")
-					if err != nil {
-						t.Errorf("%s: %v", name, err)
-					}
+					check.NoError(t, err, "%s", name)
 					statuses <- a.Status
 				})
 			}
@@ -86,9 +85,7 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 				got = append(got, status)
 			}
 			slices.Sort(got)
-			if !slices.Equal(got, []int{200, 200, 200, 200, 429, 429}) {
-				t.Errorf("got %v for six requests at once from %s, want four served and two refused", got, name)
-			}
+			check.That(t, slices.Equal(got, []int{200, 200, 200, 200, 429, 429}), "got %v for six requests at once from %s, want four served and two refused", got, name)
 		}
 	})
 
@@ -111,8 +108,6 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 		time.Sleep(time.Until(began.Add(3 * period)))
 		theirs, own = count(v, "GET", "/", 60)
 		t.Logf("of 60 after three periods, HAProxy admits %d and throttle %d", theirs, own)
-		if theirs != 60 || own != 60 {
-			t.Errorf("got %d of 60 pages through HAProxy and %d through throttle after the period, want all", theirs, own)
-		}
+		check.That(t, theirs == 60 && own == 60, "got %d of 60 pages through HAProxy and %d through throttle after the period, want all", theirs, own)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/quic-go/quic-go/http3"
@@ -55,9 +56,7 @@ func TestHTTP3IsThrottledAndSharesBucketsWithTheOthers(t *testing.T) {
 		{old, 429, ""},
 	} {
 		a := test.v.Get(t, url)
-		if a.Status != test.status {
-			t.Fatalf("request %d over %s: got %d, want %d", n+1, test.v.Protocol, a.Status, test.status)
-		}
+		check.Need(t, a.Status, test.status, "request %d over %s", n+1, test.v.Protocol)
 		if test.status == 200 && a.Body != test.proto {
 			t.Errorf("request %d: got %q, want %q", n+1, a.Body, test.proto)
 		}
@@ -75,9 +74,7 @@ func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
 	for range 5 {
 		c, url = startSecure(t)
 		sessions = tls.NewLRUClientSessionCache(10)
-		if a := system.NewQUICVisitor(t, sessions).Get(t, url); a.Status != 200 {
-			t.Fatalf("the first visit: got %d, want 200", a.Status)
-		}
+		check.Need(t, system.NewQUICVisitor(t, sessions).Get(t, url).Status, 200, "the first visit")
 		if a = system.NewQUICVisitor(t, sessions).Send(t, http3.MethodGet0RTT, url); a.Status != 200 {
 			break
 		}
@@ -85,13 +82,7 @@ func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
 	if a.Status != http.StatusTooEarly || a.Header.Get("Retry-After") != "" {
 		t.Fatalf("early data: got %d with Retry-After %q, want 425 without", a.Status, a.Header.Get("Retry-After"))
 	}
-	if got := c.Decisions(t, "pages", "admitted"); got != 1 {
-		t.Errorf("got %d requests charged, want 1: early data is not", got)
-	}
-	if got := c.Metric(t, "caddy_throttle_requests_total", `zone="pages"`, `reason="early_data"`, `decision="refused"`); got != 1 {
-		t.Errorf("got %v counted as early data, want 1", got)
-	}
-	if a := system.NewQUICVisitor(t, sessions).Get(t, url); a.Status != 200 {
-		t.Errorf("the same after the handshake: got %d, want 200", a.Status)
-	}
+	check.Equal(t, c.Decisions(t, "pages", "admitted"), 1, "requests charged, want 1: early data is not")
+	check.Equal(t, c.Metric(t, "caddy_throttle_requests_total", `zone="pages"`, `reason="early_data"`, `decision="refused"`), 1, "counted as early data")
+	check.Equal(t, system.NewQUICVisitor(t, sessions).Get(t, url).Status, 200, "the same after the handshake")
 }

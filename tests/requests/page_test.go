@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -101,9 +102,7 @@ func (s *busySite) count(request string) int {
 // fill makes the next request of a path be refused, and returns its URL.
 func (s *busySite) fill(t *testing.T, path string) string {
 	t.Helper()
-	if a := system.NewVisitor(t, "h1").Get(t, s.url+path); a.Status != 200 {
-		t.Fatalf("%s: got %d, want 200 for the first request", path, a.Status)
-	}
+	check.Need(t, system.NewVisitor(t, "h1").Get(t, s.url+path).Status, 200, "%s, want 200 for the first request", path)
 	return s.url + path
 }
 
@@ -120,20 +119,15 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		b := chromium.NewTab(t, browser, "en", "light", chromium.Desktop, 800)
 		const path = "/wait/11?who=reload"
 		b.Open(site.fill(t, path))
-		if title, lang := b.Text("h1"), chromium.Eval[string](b, "document.documentElement.lang"); title != "One moment, please" || lang != "en" {
-			t.Errorf("got the title %q in %q", title, lang)
-		}
-		if got := b.Text("[role=status]"); got != "This page will then reload by itself." {
-			t.Errorf("got %q", got)
-		}
+		title, lang := b.Text("h1"), chromium.Eval[string](b, "document.documentElement.lang")
+		check.That(t, title == "One moment, please" && lang == "en", "got the title %q in %q", title, lang)
+		check.Equal(t, b.Text("[role=status]"), "This page will then reload by itself.")
 		b.Run(`window.shown = []; setInterval(() => shown.push(document.querySelector("b").innerText), 100)`)
 		system.Eventually(t, "a second less, and another", func() bool {
 			shown, err := chromedp.Run(b, chromedp.Evaluate[[]string]("[...new Set(shown)].filter((text) => /^\\d+ seconds?$/.test(text))"))
 			return err == nil && len(shown) >= 2
 		})
-		if n := site.count("GET " + path); n != 1 {
-			t.Errorf("got %d requests at the site, want only the first one before the page is due", n)
-		}
+		check.Equal(t, site.count("GET "+path), 1, "requests at the site, want only the first one before the page is due")
 		system.Eventually(t, "the site", func() bool { return site.count("GET "+path) == 2 })
 		b.Comes("h1", "The shop")
 	})
@@ -146,37 +140,25 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		site.fill(t, path)
 		b.Run(`document.querySelector("button").click()`)
 		b.Comes("h1", "One moment, please")
-		if got := b.Text("[role=status]"); got != "Your input has not been processed. After the wait, please go back and send it again." {
-			t.Errorf("got %q", got)
-		}
+		check.Equal(t, b.Text("[role=status]"), "Your input has not been processed. After the wait, please go back and send it again.")
 		b.Screenshot("phone-dark-post")
 		b.Comes("[role=status]", "You can now go back and send it again.")
 		time.Sleep(1500 * time.Millisecond)
-		if got := b.Text("h1"); got != "One moment, please" {
-			t.Errorf("got the title %q after the wait, want the page to stay", got)
-		}
-		if n := site.count("POST " + path); n != 0 {
-			t.Errorf("got %d posts at the site, want none", n)
-		}
+		check.Equal(t, b.Text("h1"), "One moment, please", "after the wait: the title, want the page to stay")
+		check.Equal(t, site.count("POST "+path), 0, "posts at the site")
 		if !chromium.Eval[bool](b, `document.querySelector("#wait").hidden`) {
 			t.Errorf("got %q after the wait, want none any more", b.Text("#wait"))
 		}
 		// The person may, after the browser has asked.
-		if err := chromedp.Do(b, chromedp.Reload()); err != nil {
-			t.Fatal(err)
-		}
-		if n := site.count("POST " + path); n != 1 {
-			t.Errorf("got %d posts at the site after a reload by hand, want 1", n)
-		}
+		check.OK(t, chromedp.Do(b, chromedp.Reload()))
+		check.Equal(t, site.count("POST "+path), 1, "posts at the site after a reload by hand")
 	})
 
 	t.Run("it knows the time after a sleep", func(t *testing.T) {
 		b := chromium.NewTab(t, browser, "de", "light", chromium.Desktop, 800)
 		const path = "/wait/75600?who=sleep"
 		b.Open(site.fill(t, path))
-		if got := b.Text("b"); got != "21 Stunden" {
-			t.Errorf("got %q, want 21 Stunden", got)
-		}
+		check.Equal(t, b.Text("b"), "21 Stunden")
 		b.Run("{ const now = Date.now; Date.now = () => now() + 20.5 * 3600e3 }")
 		b.Comes("b", "30 Minuten")
 		b.Run("{ const now = Date.now; Date.now = () => now() + 3600e3 }")
@@ -190,9 +172,7 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		b.Run(`Object.defineProperty(document, "visibilityState", {value: "hidden", configurable: true})`)
 		b.Comes("b", "0 seconds")
 		time.Sleep(1500 * time.Millisecond)
-		if n := site.count("GET " + path); n != 1 {
-			t.Errorf("got %d requests at the site, want 1 while nobody looks", n)
-		}
+		check.Equal(t, site.count("GET "+path), 1, "requests at the site, want 1 while nobody looks")
 		b.Run(`delete document.visibilityState; document.dispatchEvent(new Event("visibilitychange"))`)
 		system.Eventually(t, "the site", func() bool { return site.count("GET "+path) == 2 })
 	})
@@ -214,17 +194,14 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 			`^One moment, please\s+This site is receiving too many requests right now\.\s+Please wait 21 hours\.\s+`); !want.MatchString(got) || strings.Contains(got, "reload") {
 			t.Errorf("got %q, want the reason, the wait, and no promise", got)
 		}
-		if got := chromium.Eval[string](b, "getComputedStyle(document.body).display"); got != "block" {
-			t.Errorf("got the style %q applied", got)
-		}
+		check.Equal(t, chromium.Eval[string](b, "getComputedStyle(document.body).display"), "block", "the style that is applied")
 	})
 
 	t.Run("a refusal that waiting cannot fix has no countdown", func(t *testing.T) {
 		b := chromium.NewTab(t, browser, "fr", "light", chromium.Phone, 640)
 		b.Open(site.url + "/denied?who=nobody")
-		if got, _, _ := strings.Cut(b.Text("main"), "Code d’assistance"); strings.ContainsAny(got, "0123456789") || !strings.Contains(got, "n’y changera rien") {
-			t.Errorf("got %q", got)
-		}
+		got, _, _ := strings.Cut(b.Text("main"), "Code d’assistance")
+		check.That(t, !strings.ContainsAny(got, "0123456789") && strings.Contains(got, "n’y changera rien"), "got %q", got)
 		b.Screenshot("phone-light-denied")
 	})
 
@@ -248,12 +225,10 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 					}
 				}
 				// Nothing is added to the timer but what the server wrote.
-				if said := chromium.Eval[[]string](b, "said"); len(said) > 1 {
-					t.Errorf("%s: got %q from the server and the script", language, said)
-				}
-				if bar := chromium.Eval[bool](b, "document.querySelector('progress').hidden"); bar {
-					t.Errorf("%s: the script did not run", language)
-				}
+				said := chromium.Eval[[]string](b, "said")
+				check.That(t, len(said) <= 1, "%s: got %q from the server and the script", language, said)
+				bar := chromium.Eval[bool](b, "document.querySelector('progress').hidden")
+				check.That(t, !bar, "%s: the script did not run", language)
 			}
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -82,12 +83,8 @@ http://:%d {
 					fmt.Fprintf(&table, "%-48s %s %3d %s\n", spelling, protocol, status, what)
 				}
 			}
-			if bypassed {
-				t.Errorf("got passes past the login zone, want none:\n%s", table.String())
-			}
-			if ran == 0 {
-				t.Errorf("got no spelling that was charged, want most:\n%s", table.String())
-			}
+			check.That(t, !bypassed, "got passes past the login zone, want none:\n%s", table.String())
+			check.That(t, ran != 0, "got no spelling that was charged, want most:\n%s", table.String())
 		})
 	}
 }
@@ -111,9 +108,7 @@ func askSpelled(v *system.Visitor, t *testing.T, address, spelling string) (stat
 		URL: &url.URL{Scheme: "http", Host: address, Opaque: "//" + host + path},
 	}
 	a, err := v.Fetch(req)
-	if err != nil {
-		t.Fatalf("asking for %s over h2: %v", spelling, err)
-	}
+	check.OK(t, err, "asking for %s over h2", spelling)
 	return a.Status, a.Body
 }
 
@@ -123,13 +118,9 @@ func askRaw(v *system.Visitor, t *testing.T, address, request string) (status in
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(v.Address)}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatalf("dialing %s: %v", address, err)
-	}
+	check.OK(t, err, "dialing %s", address)
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(system.StartTime)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, conn.SetDeadline(time.Now().Add(system.StartTime)))
 	if _, err := io.WriteString(conn, request); err != nil {
 		return 0, ""
 	}
@@ -139,8 +130,6 @@ func askRaw(v *system.Visitor, t *testing.T, address, request string) (status in
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatalf("reading the response to %.80q: %v", request, err)
-	}
+	check.OK(t, err, "reading the response to %.80q", request)
 	return resp.StatusCode, string(text)
 }

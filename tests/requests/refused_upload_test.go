@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -256,9 +257,8 @@ func TestRefusedUpload(t *testing.T) {
 					if !u.chunked {
 						req.ContentLength = int64(u.size)
 					}
-					if a, err := v.Fetch(req); err != nil || a.Status != http.StatusTooManyRequests {
-						t.Errorf("got %d, %v, want 429", a.Status, err)
-					}
+					a, err := v.Fetch(req)
+					check.That(t, err == nil && a.Status == http.StatusTooManyRequests, "got %d, %v, want 429", a.Status, err)
 				}
 			})
 		})
@@ -377,9 +377,8 @@ func TestStalledUpload(t *testing.T) {
 	for name, u := range proxies {
 		t.Run(name, func(t *testing.T) {
 			u.size, u.stalls = 1_000_000, true
-			if status, err := u.send(); status != http.StatusRequestTimeout || err != nil {
-				t.Errorf("got %d, %v, want 408", status, err)
-			}
+			status, err := u.send()
+			check.That(t, status == http.StatusRequestTimeout && err == nil, "got %d, %v, want 408", status, err)
 		})
 	}
 }
@@ -408,10 +407,7 @@ func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
 	const uploads = 16
 	greedy, refused := system.NewVisitor(t, "h1"), 0
 	for range 2*3 + uploads {
-		req, err := http.NewRequest("POST", nginx, io.LimitReader(zeros{}, 1_000_000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := check.Must(http.NewRequest("POST", nginx, io.LimitReader(zeros{}, 1_000_000)))(t)
 		req.ContentLength = 1_000_000
 		if a, err := greedy.Fetch(req); err != nil {
 			t.Fatal(err)
@@ -419,12 +415,8 @@ func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
 			refused++
 		}
 	}
-	if refused != uploads {
-		t.Errorf("got %d uploads answered 429, want %d", refused, uploads)
-	}
+	check.Equal(t, refused, uploads, "uploads answered 429")
 	for range 20 {
-		if a := system.NewVisitor(t, "h1").Get(t, nginx); a.Status != http.StatusOK {
-			t.Errorf("got %d for somebody else, want 200", a.Status)
-		}
+		check.Equal(t, system.NewVisitor(t, "h1").Get(t, nginx).Status, http.StatusOK, "for somebody else")
 	}
 }

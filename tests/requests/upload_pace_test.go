@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -41,14 +42,10 @@ func TestSlowUploadsHoldNoSlot(t *testing.T) {
 				<-u.sent
 			}
 			for range 10 {
-				if a := system.NewVisitor(t, "h1").Get(t, "http://"+u.address); a.Status != http.StatusOK {
-					t.Errorf("got %d, want 200", a.Status)
-				}
+				check.Equal(t, system.NewVisitor(t, "h1").Get(t, "http://"+u.address).Status, http.StatusOK)
 			}
 			system.Eventually(t, "no slot and no place to be taken", func() bool { return c.Served(t, "pages")+c.Waiting(t, "pages") == 0 })
-			if n := up.Seen(); n != 10 {
-				t.Errorf("got %d requests at the upstream, want only the 10 of the visitor", n)
-			}
+			check.Equal(t, up.Seen(), 10, "requests at the upstream, want only the 10 of the visitor")
 		})
 	}
 }

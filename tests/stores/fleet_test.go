@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -61,9 +62,7 @@ func within(t *testing.T, d time.Duration, what string, fleet []*fleetNode, hold
 	began := time.Now()
 	for i, n := range fleet {
 		for !holds(n) {
-			if time.Since(began) > d {
-				t.Fatalf("%s: node %d is not so after %v", what, i, d)
-			}
+			check.Assume(t, time.Since(began) <= d, "%s: node %d is not so after %v", what, i, d)
 			<-time.After(50 * time.Millisecond)
 		}
 	}
@@ -91,9 +90,7 @@ func TestAFleetFollows(t *testing.T) {
 		a, b, c := fleet[0], fleet[1], fleet[2]
 
 		out := a.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice", "--note", "scraper")
-		if !strings.Contains(out, "within two seconds on every Caddy of the store") {
-			t.Errorf("ban: got %q, want it said that it holds on all", out)
-		}
+		check.Contains(t, out, "within two seconds on every Caddy of the store", "ban, want it said that it holds on all")
 		within(t, followTime, "the ban", fleet, refuses(true))
 		if out, err := b.TryThrottle("ban", "127.0.0.1", "--for", "2h", "--by", "bob"); err == nil || !strings.Contains(out, "by alice") {
 			t.Errorf("another ban on another Caddy: got %q, %v, want a conflict with alice's", out, err)
@@ -103,9 +100,7 @@ func TestAFleetFollows(t *testing.T) {
 		}
 
 		b.kill()
-		if err := os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")))
 		began := time.Now()
 		b.start()
 		if first := refuses(true)(b); !first && time.Since(began) < 2*time.Second { // for which it waits
@@ -120,14 +115,10 @@ func TestAFleetFollows(t *testing.T) {
 
 		s.kill()
 		out = a.Throttle("ban", "127.0.0.1", "--for", "1h")
-		if !strings.Contains(out, "the others are told when the store answers") {
-			t.Errorf("ban in an outage: got %q, want it said that the others do not know", out)
-		}
+		check.Contains(t, out, "the others are told when the store answers", "ban in an outage, want it said that the others do not know")
 		a.kill() // directly after it
 		a.start()
-		if !a.banned() || b.banned() {
-			t.Error("in an outage: want the ban on the Caddy that was told, and on no other")
-		}
+		check.That(t, a.banned() && !b.banned(), "in an outage: want the ban on the Caddy that was told, and on no other")
 		b.kill()
 		b.start() // without a store
 		s.run()
@@ -167,9 +158,8 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
 				return strings.Contains(n.Throttle("status"), "1 entries that are no change this Caddy can read: see the log of Caddy")
 			})
-			if out := fresh[0].Throttle("bans"); strings.Contains(out, "10.0.0.0") || strings.Contains(out, "172.16") {
-				t.Errorf("bans: got %q, want neither what was lifted nor junk", out)
-			}
+			out := fresh[0].Throttle("bans")
+			check.That(t, !strings.Contains(out, "10.0.0.0") && !strings.Contains(out, "172.16"), "bans: got %q, want neither what was lifted nor junk", out)
 		})
 	}
 }
@@ -183,16 +173,11 @@ func TestChangesOutliveTheProcess(t *testing.T) {
 	n.Throttle("shadow", "pages", "--for", "1h")
 	n.kill()
 	n.start()
-	if !refuses(true)(n) {
-		t.Error("after kill -9: got no ban, want it held")
-	}
+	check.That(t, refuses(true)(n), "after kill -9: got no ban, want it held")
 	out := n.Throttle("bans") + n.Throttle("journal")
 	for _, want := range []string{"limit x0.5", "shadow", "alice"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("after kill -9: got %q, want %q in it", out, want)
-		}
+		check.Contains(t, out, want, "after kill -9")
 	}
-	if matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json")); len(matches) != 1 {
-		t.Error("got no file with the changes")
-	}
+	matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json"))
+	check.That(t, len(matches) == 1, "got no file with the changes")
 }

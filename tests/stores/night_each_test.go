@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -88,9 +89,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			known[args[0]] = true
 			out := c.Throttle(args...)
 			for _, want := range test.want {
-				if !strings.Contains(out, want) {
-					t.Errorf("%s: got\n%s\nwant it to hold %q", test.args, out, want)
-				}
+				check.That(t, strings.Contains(out, want), "%s: got\n%s\nwant it to hold %q", test.args, out, want)
 			}
 		}
 		wantStatus(t, url+"page", 200)
@@ -106,10 +105,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 				t.Errorf("%s --json: got\n%s\nwant JSON", args, out)
 			}
 		}
-		help, err := system.CaddyCommand(t, "throttle", "--help").CombinedOutput()
-		if err != nil {
-			t.Fatal(err)
-		}
+		help := check.Must(system.CaddyCommand(t, "throttle", "--help").CombinedOutput())(t)
 		_, list, _ := strings.Cut(string(help), "Available Commands:\n")
 		list, _, _ = strings.Cut(list, "\n\n")
 		for line := range strings.Lines(list) {

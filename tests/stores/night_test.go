@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -57,18 +58,13 @@ http://:%d {
 // wantStatus sends a request with headers, and checks the status.
 func wantStatus(t *testing.T, url string, want int, headers ...string) {
 	t.Helper()
-	req, err := http.NewRequest("GET", url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := check.Must(http.NewRequest("GET", url, nil))(t)
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	resp := system.Surely(t, req)
 	resp.Body.Close()
-	if resp.StatusCode != want {
-		t.Fatalf("%s: got %d, want %d", url, resp.StatusCode, want)
-	}
+	check.Need(t, resp.StatusCode, want, "%s", url)
 }
 
 func fillUp(t *testing.T, url string, headers ...string) {
@@ -90,10 +86,7 @@ func TestAReleaseOnOneNodeHoldsOnAll(t *testing.T) {
 		wantStatus(t, nodes[0].url+"login", 200)
 		deadline := time.Now().Add(system.StartTime)
 		for {
-			resp, err := http.Get(nodes[1].url + "login")
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := check.Must(http.Get(nodes[1].url + "login"))(t)
 			resp.Body.Close()
 			if resp.StatusCode == 200 {
 				return
@@ -118,13 +111,9 @@ func TestAReleaseWorksWithoutTheRightToScan(t *testing.T) {
 	fillUp(t, url+"page")
 	fillUp(t, url+"login")
 	out, err := c.TryThrottle("release", "127.0.0.1")
-	if err == nil {
-		t.Error("got no error, want one that says what is left")
-	}
+	check.That(t, err != nil, "got no error, want one that says what is left")
 	for _, want := range []string{"emptied login/127.0.0.1\n", "the release is not complete", "+scan"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("got\n%s\nwant it to hold %q", out, want)
-		}
+		check.That(t, strings.Contains(out, want), "got\n%s\nwant it to hold %q", out, want)
 	}
 	wantStatus(t, url+"login", 200)
 }

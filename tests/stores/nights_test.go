@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -127,9 +128,7 @@ var nights = []struct {
 	{"4, 16 a visitor reads a support code", func(n *night) {
 		n.fill("127.23.0.1", "page")
 		a, err := system.NewVisitorFrom(n.T, "h1", "127.23.0.1").Try("GET", n.node(0).url+"page")
-		if err != nil {
-			n.Fatal(err)
-		}
+		check.OK(n, err)
 		code := regexp.MustCompile(`[0-9A-Z]{4}-[0-9A-Z]{4}`).FindString(a.Body)
 		n.reads(0, "why "+strings.ToLower(code), "Refused ", "capacity", "127.23.0.1")
 	}},
@@ -194,9 +193,7 @@ var nights = []struct {
 			n.get(0, "127.27.2.1", "page") // so that there is something to write
 			return strings.Contains(node.Throttle("status"), "The snapshot cannot be written")
 		})
-		if err := errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)); err != nil {
-			n.Fatal(err)
-		}
+		check.OK(n, errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)))
 		within(n.T, 15*time.Second, "the snapshot again", n.fleet[:1], func(node *fleetNode) bool {
 			n.get(0, "127.27.2.1", "page")
 			return !strings.Contains(node.Throttle("status"), "The snapshot cannot be written")
@@ -240,9 +237,7 @@ var nights = []struct {
 		inspector := n.node(1).url + "inspector"
 		get := func(password string) int {
 			req, err := http.NewRequest("GET", inspector, nil)
-			if err != nil {
-				n.Fatal(err)
-			}
+			check.OK(n, err)
 			if password != "" {
 				req.SetBasicAuth("alice", password)
 			}
@@ -262,9 +257,7 @@ var nights = []struct {
 			n.Skip("tried in memory")
 		}
 		hung := n.node(2)
-		if err := hung.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			n.Fatal(err)
-		}
+		check.OK(n, hung.Cmd.Process.Signal(syscall.SIGSTOP))
 		began := time.Now()
 		n.reads(2, "status", "has not answered for 1m15s: it hangs, or is very busy")
 		if took := time.Since(began); system.Long() && took > 90*time.Second {
@@ -273,9 +266,7 @@ var nights = []struct {
 		if len(n.fleet) > 1 {
 			n.reads(1, "ban 127.31.0.0/24 --for 1h", n.onAll())
 		}
-		if err := hung.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			n.Fatal(err)
-		}
+		check.OK(n, hung.Cmd.Process.Signal(syscall.SIGCONT))
 		if len(n.fleet) > 1 {
 			n.all(429, "127.31.0.9", "api")
 			n.reads(2, "unban 127.31.0.0/24", "Ended")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -191,13 +192,9 @@ http://:%d {
 		least := capacity + int(leak*lasts.Seconds()/2)
 		visits := crowdNodes(t, nodes, lasts, least)
 		wantBound(t, visits, capacity, leak)
-		if len(visits) < least {
-			t.Errorf("got %d admitted, want at least %v: the clients ask for more", len(visits), least)
-		}
+		check.That(t, len(visits) >= least, "got %d admitted, want at least %v: the clients ask for more", len(visits), least)
 		for i, n := range nodes {
-			if n.Decisions(t, "all", "admitted") == 0 || n.Decisions(t, "all", "refused") == 0 {
-				t.Errorf("node %d: got nobody admitted or nobody refused, want some of each", i+1)
-			}
+			check.That(t, n.Decisions(t, "all", "admitted") != 0 && n.Decisions(t, "all", "refused") != 0, "node %d: got nobody admitted or nobody refused, want some of each", i+1)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -85,9 +86,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	p := startPrometheus(t, binary, c.Admin, remembers.Admin)
 	left := dashboardQueries(t)
 	maps.Copy(left, tableQueries(t))
-	if len(left) < 25 {
-		t.Errorf("got %d queries, want more", len(left))
-	}
+	check.That(t, len(left) >= 25, "got %d queries, want more", len(left))
 	for deadline := time.Now().Add(2 * system.StartTime); len(left) > 0; {
 		maps.DeleteFunc(left, func(_, query string) bool { return slices.ContainsFunc(p.query(t, query), isNumber) })
 		if time.Now().After(deadline) {
@@ -97,15 +96,11 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	}
 
 	rules := p.rules(t)
-	if len(rules) < 6 {
-		t.Errorf("got %d alerts, want more", len(rules))
-	}
+	check.That(t, len(rules) >= 6, "got %d alerts, want more", len(rules))
 	for name, query := range rules {
 		p.query(t, query)
 		for _, metric := range regexp.MustCompile(`caddy_throttle_\w+`).FindAllString(query, -1) {
-			if len(p.query(t, metric)) == 0 {
-				t.Errorf("alert %s: got no %s, want some", name, metric)
-			}
+			check.That(t, len(p.query(t, metric)) != 0, "alert %s: got no %s, want some", name, metric)
 		}
 	}
 	redis.Kill()
@@ -117,21 +112,15 @@ func TestAlertsFireInTroubleOnly(t *testing.T) {
 	promtool := system.Need(t, "promtool")
 	dir := t.TempDir()
 	for _, file := range []string{"../docs/alerts.yml", "testdata/prometheus/alerts_test.yml"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(file))(t)
 		text = []byte(strings.ReplaceAll(string(text), "SHARE_REFUSED", strings.ReplaceAll(dashboardQueries(t)["panel Share refused A"], "10s", "5m")))
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644))
 	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.Command(promtool, args...)
 		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("promtool %v: %v\n%s", args, err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		check.That(t, err == nil, "promtool %v: %v\n%s", args, err, out)
 	}
 }
 
@@ -153,9 +142,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 			List []struct{ Name, Query string }
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(text), &dashboard))
 	fill := strings.NewReplacer("$__rate_interval", "10s", "$instance", ".*", "$zone", ".*")
 	queries := make(map[string]string)
 	panels := dashboard.Panels
@@ -196,9 +183,7 @@ type promServer struct {
 func startPrometheus(t *testing.T, binary string, targets ...string) *promServer {
 	t.Helper()
 	alerts, err := filepath.Abs("../docs/alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	file := system.WriteFile(t, "prometheus.yml", fmt.Sprintf(`
 global:
   scrape_interval: 1s
@@ -211,9 +196,7 @@ scrape_configs:
 `, alerts, strings.Join(targets, ", ")))
 	address := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	p, err := system.StartProcess(exec.Command(binary, "--config.file", file, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", address, "--log.level", "warn"))
-	if err != nil {
-		t.Fatalf("starting prometheus: %v", err)
-	}
+	check.OK(t, err, "starting prometheus")
 	t.Cleanup(func() {
 		if err := p.Stop(); err != nil {
 			t.Errorf("stopping prometheus: %v\n%s", err, system.Tail(p.Output.String(), 2000))
@@ -236,21 +219,14 @@ scrape_configs:
 // ask asks Prometheus's API.
 func (p *promServer) ask(t *testing.T, path string, values url.Values, answer any) {
 	t.Helper()
-	resp, err := http.Get(p.url + path + "?" + values.Encode())
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := check.Must(http.Get(p.url + path + "?" + values.Encode()))(t)
 	defer resp.Body.Close()
 	got := struct {
 		Status, Error string
 		Data          any
 	}{Data: answer}
-	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
-	if got.Status != "success" {
-		t.Fatalf("%v: got %s, want an answer", values, got.Error)
-	}
+	check.OK(t, json.NewDecoder(resp.Body).Decode(&got))
+	check.Assume(t, got.Status == "success", "%v: got %s, want an answer", values, got.Error)
 }
 
 // query returns the values of a query.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -16,10 +17,7 @@ import (
 // connection, as a store behind TLS and another site needs to connect.
 func farAway(t *testing.T, address string, after time.Duration) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -169,8 +167,6 @@ func TestBoundOfOutages(t *testing.T) {
 		shared := float64(capacity*(1+kills)) + leak*lasted
 		local := caddys*float64(capacity)/caddys + leak*lasted
 		t.Logf("%d admitted in %.0f s, want at most %.1f of the store and %.1f of local buckets", admitted, lasted, shared, local)
-		if float64(admitted) > shared+local {
-			t.Error("got more than the bound")
-		}
+		check.That(t, float64(admitted) <= shared+local, "got more than the bound")
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -56,9 +57,7 @@ func wantNoSecret(t *testing.T, where, directive string) {
 		_, texts[path] = c.AskAdmin("GET", path, "")
 	}
 	_, texts["a failed load"] = c.Load(system.Config{Throttle: directive + "\nstore_timeout nonsense"}.Caddyfile(c.Admin))
-	if err := c.ShutDown(); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, c.ShutDown())
 	texts["log"] = c.Output.String()
 	for name, text := range texts {
 		if name == "/config/" && !strings.Contains(directive, "{env.") && !strings.Contains(directive, "{file.") {
@@ -77,10 +76,7 @@ func wantNoSecret(t *testing.T, where, directive string) {
 // PostgreSQL's.
 func startBabbler(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -71,11 +72,8 @@ http://:%d {
 		failed = c.Metric(t, "caddy_throttle_store_errors_total")
 		level, answered := s.level("once"), float64(admitted.Load())
 		t.Logf("%d requests, %v admitted, %v whose reply was lost, of which %v were charged", sent.Load(), answered, failed, level-answered-1)
-		if failed < 100 {
-			t.Errorf("got %v replies lost, want some", failed)
-		}
-		if least := answered - 0.2*time.Since(start).Seconds(); level < least || level > answered+failed+1 {
-			t.Errorf("got a level of %v, want %v to %v", level, least, answered+failed+1)
-		}
+		check.That(t, failed >= 100, "got %v replies lost, want some", failed)
+		least := answered - 0.2*time.Since(start).Seconds()
+		check.That(t, level >= least && level <= answered+failed+1, "got a level of %v, want %v to %v", level, least, answered+failed+1)
 	})
 }

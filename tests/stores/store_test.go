@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -99,9 +100,7 @@ func postgresServer(t *testing.T, server *servertest.Postgres) *storeServer {
 		},
 		kill: server.Kill,
 		run: func() {
-			if err := server.Run(); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, server.Run())
 		},
 		freeze: server.Freeze,
 		connections: func() int {
@@ -125,15 +124,11 @@ type resetter interface {
 // resetIn empties a bucket from outside of the Caddys, as an administrator would.
 func resetIn(t *testing.T, store resetter, err error, zone, key string) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer store.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), system.StartTime)
 	defer cancel()
-	if err := store.Reset(ctx, zone, key, false); err != nil {
-		t.Fatalf("resetting a bucket: %v", err)
-	}
+	check.OK(t, store.Reset(ctx, zone, key, false), "resetting a bucket")
 }
 
 // near allows for the little that leaks during a test.

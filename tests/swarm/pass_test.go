@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -127,9 +128,7 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 	if refused.Status != 503 || pass == "" || refused.Header.Get("Refresh") != refused.Header.Get("Retry-After") {
 		t.Fatalf("got %d, the pass %q and Refresh %q, want a page that reloads with a pass", refused.Status, pass, refused.Header.Get("Refresh"))
 	}
-	if early := v["h1"].Get(t, b.url, system.Opens(pass)...); early.Status != 200 {
-		t.Errorf("got %d from a node that is free, want 200", early.Status)
-	}
+	check.Equal(t, v["h1"].Get(t, b.url, system.Opens(pass)...).Status, 200, "from a node that is free")
 	if got := b.Metric(t, "caddy_throttle_passes_total", `event="early"`); got != 1 && time.Since(asked) < wait {
 		t.Errorf("got %v early passes on the other node, want 1", got)
 	}
@@ -138,9 +137,7 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 	for protocol, v := range v {
 		for _, n := range []secureNode{a, b} {
 			before := ranked(n.Caddy, t, "returned")
-			if got := v.Get(t, n.url, system.Opens(pass)...); got.Status != 200 {
-				t.Errorf("%s: got %d, want 200", protocol, got.Status)
-			}
+			check.Equal(t, v.Get(t, n.url, system.Opens(pass)...).Status, 200, "%s", protocol)
 			system.Eventually(t, "one who has returned", func() bool { return ranked(n.Caddy, t, "returned") == before+1 })
 		}
 	}
@@ -156,9 +153,8 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 		})
 	}
 	logout := v["h1"].Get(t, a.url+"logout", system.Opens(member)...)
-	if lines := logout.Header["Set-Cookie"]; len(lines) != 2 || !strings.HasPrefix(lines[1], "__Host-throttle-php=; ") {
-		t.Errorf("got the cookies %q after a log-out, want the pass deleted", lines)
-	}
+	lines := logout.Header["Set-Cookie"]
+	check.That(t, len(lines) == 2 && strings.HasPrefix(lines[1], "__Host-throttle-php=; "), "got the cookies %q after a log-out, want the pass deleted", lines)
 }
 
 // In a browser the page reloads by itself, and who got in stays in.
@@ -182,13 +178,10 @@ func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
 	person.Open(url + "one")
 	text := chromium.Eval[string](person, "document.body.innerText")
 	for _, want := range []string{"Please wait", "This page will then reload by itself.", "Try again"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("got the page %q, want %q in it", text, want)
-		}
+		check.Contains(t, text, want, "the page")
 	}
-	if wide := chromium.Eval[bool](person, "document.documentElement.scrollWidth > innerWidth"); wide {
-		t.Error("got a page that is wider than a phone")
-	}
+	wide := chromium.Eval[bool](person, "document.documentElement.scrollWidth > innerWidth")
+	check.That(t, !wide, "got a page that is wider than a phone")
 	u.release()
 	in := func(path string) func() bool {
 		return func() bool {
@@ -197,15 +190,11 @@ func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
 		}
 	}
 	system.Eventually(t, "the page reloads and gets in", in("/one"))
-	if got := ranked(c, t, "returned"); got != 1 {
-		t.Errorf("got %v served who have returned, want 1", got)
-	}
+	check.Equal(t, ranked(c, t, "returned"), 1, "served who have returned")
 	u.hold(t, url)
 	person.Run(`location.href = "/two"`)
 	system.Eventually(t, "it waits", func() bool { return c.Metric(t, "caddy_throttle_waiting", `rank="returned"`) == 1 })
-	if a := system.NewVisitor(t, "h2").Get(t, url, system.Opens("")...); a.Status != 503 {
-		t.Errorf("got %d for a newcomer, want 503 while somebody waits who has returned", a.Status)
-	}
+	check.Equal(t, system.NewVisitor(t, "h2").Get(t, url, system.Opens("")...).Status, 503, "for a newcomer, want 503 while somebody waits who has returned")
 	u.release()
 	system.Eventually(t, "it gets in again", in("/two"))
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -185,36 +186,25 @@ func TestAWebhookGetsInUnderASwarm(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if sent, err := deliver(c, fmt.Sprintf(`{"id": "evt_%d"}`, i)); err != nil || sent != 1 {
-				t.Errorf("event %d: sent %d times, %v; want it taken at once", i, sent, err)
-			}
+			sent, err := deliver(c, fmt.Sprintf(`{"id": "evt_%d"}`, i))
+			check.That(t, err == nil && sent == 1, "event %d: sent %d times, %v; want it taken at once", i, sent, err)
 		})
 	}
 	all.Wait()
-	if a := c.Must(system.Request{Address: "203.0.113.77", Target: "/webhooks/stripe"}); a.Status != 503 {
-		t.Errorf("got %d for a GET of the webhook's path on a full site, want 503", a.Status)
-	}
-	if a := c.Must(system.Request{Address: "203.0.113.78", Method: "POST", Target: "/webhooks/stripe", Body: `{"id": "evt_0"}`}); a.Status != 400 {
-		t.Errorf("got %d for an event without signature, want the shop's 400", a.Status)
-	}
-	if a := c.Must(system.Request{Address: "203.0.113.79", Method: "POST", Target: "/checkout", Body: "a=b"}); a.Status != 503 {
-		t.Errorf("got %d for another POST on a full site, want 503", a.Status)
-	}
+	check.Equal(t, c.Must(system.Request{Address: "203.0.113.77", Target: "/webhooks/stripe"}).Status, 503, "for a GET of the webhook's path on a full site")
+	a := c.Must(system.Request{Address: "203.0.113.78", Method: "POST", Target: "/webhooks/stripe", Body: `{"id": "evt_0"}`})
+	check.That(t, a.Status == 400, "got %d for an event without signature, want the shop's 400", a.Status)
+	check.Equal(t, c.Must(system.Request{Address: "203.0.113.79", Method: "POST", Target: "/checkout", Body: "a=b"}).Status, 503, "for another POST on a full site")
 	system.Eventually(t, "many robots refused", func() bool {
 		return c.Metric(t, "caddy_throttle_requests_total", `zone="php"`, `decision="refused"`) > 30
 	})
 	served, refused := stop()
 	t.Logf("%d robots refused", refused)
-	if served != 0 {
-		t.Errorf("got %d robots served on a full site, want none", served)
-	}
-	if len(s.events) != 20 {
-		t.Errorf("got %d events, want 20", len(s.events))
-	}
+	check.Equal(t, served, 0, "robots served on a full site")
+	check.Equal(t, len(s.events), 20, "events")
 	for kind, want := range map[string]int{"webhook": 1, "page": 3} {
-		if _, most := s.serving(kind); most != want {
-			t.Errorf("got %d requests at once of the kind %s, want %d", most, kind, want)
-		}
+		_, most := s.serving(kind)
+		check.That(t, most == want, "got %d requests at once of the kind %s, want %d", most, kind, want)
 	}
 }
 
@@ -230,19 +220,13 @@ func TestStrangersAtTheWebhookTakeItsOwnSlotOnly(t *testing.T) {
 	for i := range 10 {
 		strangers.Go(func() {
 			a, err := c.Do(system.Request{Address: system.NetworkAddress(i), Method: "POST", Target: "/webhooks/stripe", Body: "{}"})
-			if err != nil || a.Status/100 == 2 {
-				t.Errorf("stranger %d: got %d and %v, want it refused", i, a.Status, err)
-			}
+			check.That(t, err == nil && a.Status/100 != 2, "stranger %d: got %d and %v, want it refused", i, a.Status, err)
 		})
 	}
 	for i := range 3 {
-		if a := c.Must(system.Request{Address: fmt.Sprintf("192.0.2.%d", 20+i), Target: "/"}); a.Status != 200 {
-			t.Errorf("got %d for a visitor, want 200", a.Status)
-		}
+		check.Equal(t, c.Must(system.Request{Address: fmt.Sprintf("192.0.2.%d", 20+i), Target: "/"}).Status, 200, "for a visitor")
 	}
-	if got := c.Metric(t, "caddy_throttle_in_flight", `zone="php"`); got != 0 {
-		t.Errorf("got %v slots of the site taken, want 0", got)
-	}
+	check.Equal(t, c.Metric(t, "caddy_throttle_in_flight", `zone="php"`), 0, "slots of the site taken")
 	strangers.Wait()
 	delivered := make(chan string)
 	go func() {
@@ -253,12 +237,9 @@ func TestStrangersAtTheWebhookTakeItsOwnSlotOnly(t *testing.T) {
 		return c.Metric(t, "caddy_throttle_requests_total", `zone="payments"`, `decision="refused"`) > 10
 	})
 	s.release()
-	if got := <-delivered; got != "true <nil>" {
-		t.Errorf("got sent again and error: %s, want it delivered by a further attempt", got)
-	}
-	if _, most := s.serving("webhook"); most != 1 {
-		t.Errorf("got %d webhooks at once, want 1", most)
-	}
+	check.Equal(t, <-delivered, "true <nil>", "sent again, want it delivered by a further attempt")
+	_, most := s.serving("webhook")
+	check.That(t, most == 1, "got %d webhooks at once, want 1", most)
 }
 
 // A monitor is answered by the upstream while the site is full, and takes no slot.
@@ -268,22 +249,16 @@ func TestAMonitorIsNeverRefusedOnAFullSite(t *testing.T) {
 	s.fill(c)
 	stop := sendRobots(c, "/", 4)
 	for i := range 20 {
-		if a := c.Must(system.Request{Address: "192.0.2.10", Target: "/"}); a.Status != 200 || a.Body != "page\n" {
-			t.Errorf("check %d: got %d %q, want the shop's answer", i, a.Status, a.Body)
-		}
+		a := c.Must(system.Request{Address: "192.0.2.10", Target: "/"})
+		check.That(t, a.Status == 200 && a.Body == "page\n", "check %d: got %d %q, want the shop's answer", i, a.Status, a.Body)
 	}
-	if got := c.Metric(t, "caddy_throttle_in_flight", `zone="php"`); got != 3 {
-		t.Errorf("got %v slots taken, want 3", got)
-	}
+	check.Equal(t, c.Metric(t, "caddy_throttle_in_flight", `zone="php"`), 3, "slots taken")
 	system.Eventually(t, "robots refused", func() bool {
 		return c.Metric(t, "caddy_throttle_requests_total", `zone="php"`, `decision="refused"`) > 10
 	})
-	if served, refused := stop(); served != 0 || refused == 0 {
-		t.Errorf("got %d robots served and %d refused, want none and some", served, refused)
-	}
-	if a := c.Must(system.Request{Address: "192.0.2.11", Target: "/"}); a.Status != 503 {
-		t.Errorf("got %d for another address, want 503", a.Status)
-	}
+	served, refused := stop()
+	check.That(t, served == 0 && refused != 0, "got %d robots served and %d refused, want none and some", served, refused)
+	check.Equal(t, c.Must(system.Request{Address: "192.0.2.11", Target: "/"}).Status, 503, "for another address")
 }
 
 // Readers of the feed get in while the site is full, and a swarm of them keeps one worker
@@ -293,9 +268,7 @@ func TestAFeedHasASlotOfItsOwn(t *testing.T) {
 	c, s := startShopRecipe(t)
 	s.fill(c)
 	for _, feed := range []string{"/feed", "/feed/", "/feed/?orderby=modified", "/comments/feed/"} {
-		if a := c.Must(system.Request{Address: "192.0.2.30", Target: feed, Header: []string{"User-Agent", "Feedly/1.0"}}); a.Status != 200 {
-			t.Errorf("%s: got %d on a full site, want 200", feed, a.Status)
-		}
+		check.Equal(t, c.Must(system.Request{Address: "192.0.2.30", Target: feed, Header: []string{"User-Agent", "Feedly/1.0"}}).Status, 200, "%s: on a full site", feed)
 	}
 	s.release()
 	system.Eventually(t, "a free site", func() bool { now, _ := s.serving("page"); return now == 0 })
@@ -303,18 +276,15 @@ func TestAFeedHasASlotOfItsOwn(t *testing.T) {
 	system.Eventually(t, "a busy feed", func() bool { now, _ := s.serving("feed"); return now == 1 })
 	stop := sendRobots(c, "/feed/", 4)
 	for i := range 20 {
-		if a := c.Must(system.Request{Address: fmt.Sprintf("192.0.2.%d", 40+i), Target: "/"}); a.Status != 200 {
-			t.Errorf("got %d for a visitor while robots read the feed, want 200", a.Status)
-		}
+		check.Equal(t, c.Must(system.Request{Address: fmt.Sprintf("192.0.2.%d", 40+i), Target: "/"}).Status, 200, "for a visitor while robots read the feed")
 	}
 	refusedOne := c.Must(system.Request{Address: "192.0.2.32", Target: "/feed/"})
 	if refusedOne.Status != 503 || refusedOne.RetryAfter(t) < 5*time.Second {
 		t.Errorf("got %d with Retry-After %q, want 503 that says when to come again", refusedOne.Status, refusedOne.Header.Get("Retry-After"))
 	}
 	stop()
-	if _, most := s.serving("feed"); most != 1 {
-		t.Errorf("got %d feeds at once, want 1", most)
-	}
+	_, most := s.serving("feed")
+	check.That(t, most == 1, "got %d feeds at once, want 1", most)
 }
 
 // startCache starts nginx with a cache, pages, that speaks HTTP/1.1 and HTTP/2 over TLS, and
@@ -370,9 +340,7 @@ func TestBehindACacheEachClientTakesItsOwnTurn(t *testing.T) {
 		greedy := system.NewVisitor(t, protocol)
 		held := holdSlots(greedy, url, 4) // never the last one of the five
 		system.Eventually(t, "four slots of one client", func() bool { return u.holds.Load() == 4 })
-		if a := system.NewVisitor(t, protocol).Get(t, url, system.Opens("")...); a.Status != 200 {
-			t.Errorf("got %d for another client, want the last slot", a.Status)
-		}
+		check.Equal(t, system.NewVisitor(t, protocol).Get(t, url, system.Opens("")...).Status, 200, "for another client, want the last slot")
 		fifth := holdSlots(system.NewVisitor(t, protocol), url, 1)
 		system.Eventually(t, "a full site", func() bool { return u.holds.Load() == 5 })
 		passes := make(map[string]bool)
@@ -387,11 +355,8 @@ func TestBehindACacheEachClientTakesItsOwnTurn(t *testing.T) {
 		u.release()
 		held.Wait()
 		fifth.Wait()
-		if a := system.NewVisitor(t, protocol).Get(t, url+"page", system.Opens("")...); a.Status != 200 {
-			t.Errorf("got %d for the page that was refused before, want 200", a.Status)
-		}
-		if lines := c.LogLines("trusted_proxies"); len(lines) > 0 {
-			t.Errorf("got the warnings %q, want none", lines)
-		}
+		check.Equal(t, system.NewVisitor(t, protocol).Get(t, url+"page", system.Opens("")...).Status, 200, "for the page that was refused before")
+		lines := c.LogLines("trusted_proxies")
+		check.That(t, len(lines) == 0, "got the warnings %q, want none", lines)
 	})
 }

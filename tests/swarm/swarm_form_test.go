@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -136,10 +137,7 @@ func demandsNothing(t *testing.T, rows ...*swarm.Row) {
 // run sends the traffic to a site.
 func run(t *testing.T, site swarm.Site, s swarm.Scenario) *swarm.Result {
 	t.Helper()
-	result, err := swarm.Run(t.Context(), site, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := check.Must(swarm.Run(t.Context(), site, s))(t)
 	return result
 }
 
@@ -160,10 +158,7 @@ func (b *book) read(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	trials, err := swarm.Kept(filepath.Join(dir, "under-a-swarm.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	trials := check.Must(swarm.Kept(filepath.Join(dir, "under-a-swarm.jsonl")))(t)
 	b.trials = trials
 }
 
@@ -197,12 +192,8 @@ func (b *book) keep(t *testing.T, trial *swarm.Trial) {
 		b.trials = append(b.trials, trial)
 		return
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := trial.Keep(filepath.Join(dir, "under-a-swarm.jsonl")); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, os.MkdirAll(dir, 0o755))
+	check.NoError(t, trial.Keep(filepath.Join(dir, "under-a-swarm.jsonl")))
 	b.read(t)
 	var rows []swarm.Row
 	for _, name := range swarmTable() {
@@ -215,9 +206,7 @@ func (b *book) keep(t *testing.T, trial *swarm.Trial) {
 		"under-a-swarm.md":  func(b *bytes.Buffer) error { _, err := b.WriteString(swarmPage(rows)); return err },
 	} {
 		var text bytes.Buffer
-		if err := cmp.Or(write(&text), os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o644)); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, cmp.Or(write(&text), os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o644)))
 	}
 }
 
@@ -318,8 +307,6 @@ func TestADemandOfATrialAllowsForChance(t *testing.T) {
 		{demanded{got: math.NaN(), want: 0.9, sessions: 100}, false},
 		{demanded{got: math.NaN(), want: 0.03, most: true}, false},
 	} {
-		if got := test.demanded.met(); got != test.met {
-			t.Errorf("%+v: got %v, want %v", test.demanded, got, test.met)
-		}
+		check.Equal(t, test.demanded.met(), test.met, "%+v", test.demanded)
 	}
 }

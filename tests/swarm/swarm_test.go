@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -48,43 +49,27 @@ echo 'Hello ', $user;
 func startSwarmPHP(t *testing.T) (root, socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "throttle-swarm-") // not t.TempDir, whose names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	root, socket = filepath.Join(dir, "php"), filepath.Join(dir, "fpm.sock")
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.MkdirAll(root, 0o755))
 	for name, text := range swarmPages {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(strings.Replace(text, "BURNT", burnt, 1)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(root, name), []byte(strings.Replace(text, "BURNT", burnt, 1)), 0o644))
 	}
 	user := ""
 	if os.Getuid() == 0 {
 		user = "user = www-data\ngroup = www-data\nlisten.mode = 0666\n"
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Chmod(dir, 0o755))
 	}
 	conf := filepath.Join(dir, "fpm.conf")
 	text := fmt.Sprintf("[global]\nerror_log = /dev/stderr\ndaemonize = no\n[www]\nlisten = %s\nlisten.backlog = 511\n%spm = static\npm.max_children = %d\npm.status_path = /fpm-status\naccess.log = %s\naccess.format = \"%%{micro}d %%q\"\n", socket, user, swarmWorkers, workLog(socket))
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 	fpm, err := system.StartProcess(exec.Command(system.Need(t, "php-fpm", "/usr/sbin/php-fpm[0-9]*"), "--nodaemonize", "--fpm-config", conf))
-	if err != nil {
-		t.Fatalf("starting php-fpm: %v", err)
-	}
+	check.OK(t, err, "starting php-fpm")
 	t.Cleanup(func() {
-		if err := fpm.Stop(); err != nil {
-			t.Errorf("stopping php-fpm: %v", err)
-		}
+		check.NoError(t, fpm.Stop(), "stopping php-fpm")
 	})
-	if err := fpm.WaitUntil(func() bool { return system.Listens("unix", socket) }); err != nil {
-		t.Fatalf("waiting for php-fpm: %v", err)
-	}
+	check.OK(t, fpm.WaitUntil(func() bool { return system.Listens("unix", socket) }), "waiting for php-fpm")
 	return root, socket
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // ask returns the answer of a call.
@@ -46,13 +47,9 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 
 	// NAT64 shows an address of IPv4 as one of IPv6.
 	direct, translated := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`), ask[wire.Why](s, "why", `{"client": "64:ff9b::203.0.113.7"}`)
-	if len(direct.Refusals) == 0 || len(translated.Refusals) != len(direct.Refusals) {
-		t.Errorf("refusals of the address by NAT64: got %+v, want %+v", translated.Refusals, direct.Refusals)
-	}
+	check.That(t, len(direct.Refusals) != 0 && len(translated.Refusals) == len(direct.Refusals), "refusals of the address by NAT64: got %+v, want %+v", translated.Refusals, direct.Refusals)
 	for _, call := range []string{"why", "release"} {
-		if status := s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil); status != http.StatusBadRequest {
-			t.Errorf("%s of an IPv4 network as NAT64 shows it: got status %d, want 400", call, status)
-		}
+		check.Equal(t, s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil), http.StatusBadRequest, "%s of an IPv4 network as NAT64 shows it: status", call)
 	}
 	if got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`); !slices.Equal(got.Freed, []string{
 		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
@@ -75,12 +72,9 @@ func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
 		c.Get("/hosts") // blocked by pages
 		s.Changes("/throttle/ban", `{"network": "2001:db8::/48", "for": "1h", "note": "why not"}`)
 		got := ask[wire.Why](s, "why", `{"client": "2001:db8::9"}`)
-		if len(got.Buckets) != 1 || got.Ban == nil || got.Ban.Note != "why not" {
-			t.Fatalf("got %+v, want one bucket and the ban", got)
-		}
-		if b := got.Buckets[0]; b.Zone != "pages" || b.Key != "2001:db8::" || b.Fraction != 1 || b.Blocked != 600 || b.By != "zone" {
-			t.Errorf("got %+v, want a full bucket of pages that is blocked for 10m", b)
-		}
+		check.Assume(t, len(got.Buckets) == 1 && got.Ban != nil && got.Ban.Note == "why not", "got %+v, want one bucket and the ban", got)
+		b := got.Buckets[0]
+		check.That(t, b.Zone == "pages" && b.Key == "2001:db8::" && b.Fraction == 1 && b.Blocked == 600 && b.By == "zone", "got %+v, want a full bucket of pages that is blocked for 10m", b)
 		c.Answers("/pages", http.StatusTooManyRequests)
 	})
 }
@@ -99,13 +93,9 @@ func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
 	}
 	s.Changes("/throttle/shadow", `{"zone": "accounts", "for": "30m"}`) // of another key
 	s.Changes("/throttle/shadow", `{"zone": "pages", "for": "30m", "note": "too tight"}`)
-	if got := why(); !slices.Equal(got, []string{"pages too tight"}) {
-		t.Errorf("got %q, want the switch of the client's zone", got)
-	}
+	check.Slices(t, why(), []string{"pages too tight"}, "want the switch of the client's zone")
 	s.Changes("/throttle/shadow", `{"for": "30m", "note": "panic"}`)
-	if got := why(); !slices.Equal(got, []string{"pages too tight", " panic"}) {
-		t.Errorf("got %q, want that of all zones too", got)
-	}
+	check.Slices(t, why(), []string{"pages too tight", " panic"}, "want that of all zones too")
 	s.Changes("/throttle/unshadow", `{"zone": "pages"}`)
 	s.Changes("/throttle/unshadow", `{}`)
 	if got := why(); got != nil {
@@ -163,9 +153,7 @@ func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
 		}`)
 		s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
 		w := s.From(servertest.Someone).Get("/")
-		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "7200" {
-			t.Errorf("got %d with Retry-After %q, want 429 with 7200", w.Code, w.Header().Get("Retry-After"))
-		}
+		check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "7200", "got %d with Retry-After %q, want 429 with 7200", w.Code, w.Header().Get("Retry-After"))
 		s.From(servertest.Someone).Answers("/health", http.StatusOK)
 		s.From("203.0.113.99:1").Answers("/", http.StatusOK) // a zone exempts it
 		s.From("203.0.112.7:1").Answers("/", http.StatusOK)
@@ -209,9 +197,8 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 		{"unlimit", `{"zone": "pages", "key": "203.0.113"}`, 200, ""},                // nothing
 	} {
 		var got struct{ Network string }
-		if status := s.Admin(http.MethodPost, "/throttle/"+step.call, step.body, &got); status != step.want || got.Network != step.network {
-			t.Errorf("%s %s: got %d and the network %q, want %d and %q", step.call, step.body, status, got.Network, step.want, step.network)
-		}
+		status := s.Admin(http.MethodPost, "/throttle/"+step.call, step.body, &got)
+		check.That(t, status == step.want && got.Network == step.network, "%s %s: got %d and the network %q, want %d and %q", step.call, step.body, status, got.Network, step.want, step.network)
 	}
 	s.From(servertest.Someone).Answers("/pages", http.StatusTooManyRequests)
 	s.From(servertest.Someone).Passes(5, "/nets")
@@ -244,9 +231,7 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 		for _, b := range s.Why(client).Buckets {
 			zones = append(zones, b.Zone)
 		}
-		if got := strings.Join(zones, " "); got != want {
-			t.Errorf("%s: got the buckets of %q, want %q", client, got, want)
-		}
+		check.Equal(t, strings.Join(zones, " "), want, "%s: the buckets", client)
 	}
 	shown("203.0.113.7", "")
 	s.From(servertest.Someone).Passes(2, "/login")
@@ -270,9 +255,8 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 		t.Errorf("after a release: got %+v, want the empty bucket that has refused", got.Buckets)
 	}
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-	if freed := ask[wire.Released](s, "release", `{"client": "203.0.113.128/25"}`); !freed.Banned {
-		t.Errorf("release of a banned network: got %+v, want it said that the ban holds", freed)
-	}
+	freed := ask[wire.Released](s, "release", `{"client": "203.0.113.128/25"}`)
+	check.That(t, freed.Banned, "release of a banned network: got %+v, want it said that the ban holds", freed)
 }
 
 func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
@@ -321,12 +305,10 @@ func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
 		{"/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`},
 	} {
 		var got wire.Ended
-		if status := s.Admin(http.MethodPost, call.path, call.body, &got); status != http.StatusOK || !got.Ended {
-			t.Errorf("%s %s: got %d and %+v, want it ended", call.path, call.body, status, got)
-		}
-		if s.Admin(http.MethodPost, call.path, call.body, &got); got.Ended {
-			t.Errorf("%s %s once more: got %+v, want nothing ended", call.path, call.body, got)
-		}
+		status := s.Admin(http.MethodPost, call.path, call.body, &got)
+		check.That(t, status == http.StatusOK && got.Ended, "%s %s: got %d and %+v, want it ended", call.path, call.body, status, got)
+		s.Admin(http.MethodPost, call.path, call.body, &got)
+		check.That(t, !got.Ended, "%s %s once more: got %+v, want nothing ended", call.path, call.body, got)
 	}
 	s.Stop()
 }
@@ -341,9 +323,7 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 			}
 		}
 		got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "limit": 2}`)
-		if got.Matched != 3 || len(got.Buckets) != 2 || got.Buckets[0].Key != "b%1B[2J" || got.Buckets[1].Key != "a" || !got.Complete {
-			t.Errorf("got %+v, want two of three, the fullest first", got)
-		}
+		check.That(t, got.Matched == 3 && len(got.Buckets) == 2 && got.Buckets[0].Key == "b%1B[2J" && got.Buckets[1].Key == "a" && got.Complete, "got %+v, want two of three, the fullest first", got)
 		if got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`); len(got.Buckets) != 0 {
 			t.Errorf("got %+v, want none", got.Buckets)
 		}
@@ -355,9 +335,7 @@ func TestTopShowsTheLastMinute(t *testing.T) {
 		s := servertest.Run(t, servertest.ThreeZones)
 		top := func(body string) wire.TopZone {
 			got := ask[wire.Top](s, "top", body)
-			if len(got.Zones) != 1 {
-				t.Fatalf("got %+v, want one zone", got)
-			}
+			check.Assume(t, len(got.Zones) == 1, "got %+v, want one zone", got)
 			return got.Zones[0]
 		}
 		s.From(servertest.Someone).Passes(2, "/pages")
@@ -404,13 +382,10 @@ func TestStatusShowsWhatZonesDo(t *testing.T) {
 			}
 			Store wire.StoreStatus
 		}
-		if status := s.Admin(http.MethodGet, "/throttle/zones", "", &raw); status != http.StatusOK || len(raw.Zones) != 3 {
-			t.Fatalf("got %d and %+v, want three zones", status, raw)
-		}
+		status := s.Admin(http.MethodGet, "/throttle/zones", "", &raw)
+		check.Assume(t, status == http.StatusOK && len(raw.Zones) == 3, "got %d and %+v, want three zones", status, raw)
 		hosts, pages := raw.Zones[1], raw.Zones[2]
-		if hosts.Mode != "shadow" || hosts.Limit != "x2" {
-			t.Errorf("hosts: got %+v, want it in shadow with x2", hosts)
-		}
+		check.That(t, hosts.Mode == "shadow" && hosts.Limit == "x2", "hosts: got %+v, want it in shadow with x2", hosts)
 		if pages.Mode != "enforcing" || pages.Total["refused"] != 1 || pages.PerSecond["admitted"] != 0.4 || pages.Buckets != 1 {
 			t.Errorf("pages: got %+v, want 2 requests in 5 seconds, a refusal and a bucket", pages)
 		}
@@ -431,16 +406,13 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	for range 2 {
 		var got struct{ Warnings []telemetry.KeptWarning }
 		s.Admin(http.MethodGet, "/throttle/zones", "", &got)
-		if len(got.Warnings) != 2 {
-			t.Fatalf("got %+v, want two warnings", got.Warnings)
-		}
+		check.Assume(t, len(got.Warnings) == 2, "got %+v, want two warnings", got.Warnings)
 		for i, want := range []struct{ text, zone string }{
 			{"a fresh bucket with every request", "accounts"}, {"not in trusted_proxies", ""},
 		} {
 			w := got.Warnings[i]
-			if zone, _ := w.Details["zone"].(string); !strings.Contains(w.Text, want.text) || zone != want.zone || w.At.IsZero() {
-				t.Errorf("got %+v, want one about %q of zone %q", w, want.text, want.zone)
-			}
+			zone, _ := w.Details["zone"].(string)
+			check.That(t, strings.Contains(w.Text, want.text) && zone == want.zone && !w.At.IsZero(), "got %+v, want one about %q of zone %q", w, want.text, want.zone)
 		}
 	}
 	next := servertest.Run(t, servertest.ThreeZones)
@@ -532,16 +504,13 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "none"}`, 400},
 		{"POST", "/throttle/top", `{"for": "1h"}`, 400},
 	} {
-		if got := s.Admin(test.method, test.path, test.body, nil); got != test.want {
-			t.Errorf("%s %s %.80s: got %d, want %d", test.method, test.path, test.body, got, test.want)
-		}
+		check.Equal(t, s.Admin(test.method, test.path, test.body, nil), test.want, "%s %s %.80s", test.method, test.path, test.body)
 	}
 	r := httptest.NewRequest("POST", "/throttle/release", strings.NewReader(`{"client": "x"}`))
 	r.Header.Set("Content-Type", "text/plain") // which other origins may send unasked
 	var api caddy.APIError
-	if err := servertest.ServeAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
-		t.Errorf("a body of text/plain: got %v, want 415", err)
-	}
+	err := servertest.ServeAdmin(httptest.NewRecorder(), r)
+	check.That(t, errors.As(err, &api) && api.HTTPStatus == http.StatusUnsupportedMediaType, "a body of text/plain: got %v, want 415", err)
 }
 
 // A repeatingLister gives each bucket twice, as a SCAN of Redis may.
@@ -565,9 +534,7 @@ func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
 	s.Engine().Store = repeatingLister{s.Engine().Store, 3 * admin.MostListed}
 	got := ask[wire.Buckets](s, "buckets", `{"zone": "pages", "limit": 10}`)
-	if got.Matched != 3*admin.MostListed || len(got.Buckets) != 10 {
-		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
-	}
+	check.That(t, got.Matched == 3*admin.MostListed && len(got.Buckets) == 10, "got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
 }
 
 // TestAKeyThatATableHasCutCanBePastedBack to ask for its buckets and to empty them. A limit
@@ -586,16 +553,12 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 	why := ask[wire.Why](s, "why", `{"client": "s3cret"}`)
 	key := why.Buckets[0].Key
 	cut := key[:20] + "…"
-	if s.Admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key {
-		t.Errorf("why %s: got %+v, want the bucket", cut, why.Buckets)
-	}
-	if status := s.Admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil); status != http.StatusBadRequest {
-		t.Errorf("limit of %s: got %d, want 400", cut, status)
-	}
+	s.Admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why)
+	check.That(t, len(why.Buckets) == 1 && why.Buckets[0].Key == key, "why %s: got %+v, want the bucket", cut, why.Buckets)
+	check.Equal(t, s.Admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil), http.StatusBadRequest, "limit of %s", cut)
 	for client, want := range map[string]int{"…": 0, "@sha256:…": 0} {
-		if freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, client)); freed.Count != want {
-			t.Errorf("release of %s: got %+v, want %d", client, freed, want)
-		}
+		freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, client))
+		check.That(t, freed.Count == want, "release of %s: got %+v, want %d", client, freed, want)
 	}
 	if freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, cut)); freed.Count != 1 {
 		t.Errorf("release of %s: got %+v, want its bucket", cut, freed)
@@ -617,9 +580,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 	} {
 		s.Changes("/throttle/"+change[0], change[1])
 	}
-	if status := s.Admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
-		t.Errorf("got %d, want 400", status)
-	}
+	check.Equal(t, s.Admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil), 400)
 	var told []string
 	for _, c := range journal(s) {
 		ends := ""
@@ -635,9 +596,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 		"admin API: unban 203.0.113.9/32 ",
 		"admin API: ban 203.0.113.9/32 a scraper for 2h0m0s",
 	}
-	if fmt.Sprint(told) != fmt.Sprint(want) {
-		t.Errorf("got\n%q\nwant\n%q", told, want)
-	}
+	check.That(t, fmt.Sprint(told) == fmt.Sprint(want), "got\n%q\nwant\n%q", told, want)
 }
 
 // A failing store fails to forget buckets of a zone.
@@ -705,23 +664,18 @@ func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
 		if status != http.StatusConflict || !strings.Contains(answer, "by alice") || !strings.Contains(answer, `the note "the database is slow"`) {
 			t.Errorf("%s: got %d %s, want 409, whose it is and why", test.path, status, answer)
 		}
-		if status, answer = askAs("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`)); status != http.StatusOK || !strings.Contains(answer, `"by":"bob"`) {
-			t.Errorf("%s: got %d %s, want it replaced", test.path, status, answer)
-		}
-		if status, answer = askAs("carol", "un"+test.path, test.ended); status != http.StatusOK {
-			t.Errorf("un%s: got %d %s, want 200", test.path, status, answer)
-		}
-		if status, answer = askAs("carol", test.path, test.first); status != http.StatusOK {
-			t.Errorf("%s after its end: got %d %s, want 200", test.path, status, answer)
-		}
+		status, answer = askAs("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`))
+		check.That(t, status == http.StatusOK && strings.Contains(answer, `"by":"bob"`), "%s: got %d %s, want it replaced", test.path, status, answer)
+		status, answer = askAs("carol", "un"+test.path, test.ended)
+		check.That(t, status == http.StatusOK, "un%s: got %d %s, want 200", test.path, status, answer)
+		status, answer = askAs("carol", test.path, test.first)
+		check.That(t, status == http.StatusOK, "%s after its end: got %d %s, want 200", test.path, status, answer)
 	}
 	who := ""
 	for _, entry := range journal(s) {
 		who += entry.By + " " + entry.Action + ", "
 	}
-	if want := "carol shadow, carol unshadow, bob shadow, alice shadow, carol ban, carol unban, bob ban, alice ban, carol limit, carol unlimit, bob limit, alice limit, "; who != want {
-		t.Errorf("got the journal %s, want %s", who, want)
-	}
+	check.Equal(t, who, "carol shadow, carol unshadow, bob shadow, alice shadow, carol ban, carol unban, bob ban, alice ban, carol limit, carol unlimit, bob limit, alice limit, ", "the journal")
 }
 
 // namesOf are the names of the buckets, without their zones.
@@ -752,19 +706,13 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		}`)
 		s.From(servertest.Someone).With("X-Api-Key", "unlisted").Get("/")
 		got := ask[wire.Why](s, "why", `{"client": "unlisted"}`)
-		if names := namesOf(got.Buckets); !slices.Equal(names, want) {
-			t.Errorf("%s: got the buckets %v, want %v", policy, names, want)
-		}
-		if wanted := []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}; !slices.Equal(got.Unlisted, wanted) {
-			t.Errorf("%s: got %v, want %v", policy, got.Unlisted, wanted)
-		}
+		check.Slices(t, namesOf(got.Buckets), want, "%s: the buckets", policy)
+		check.Slices(t, got.Unlisted, []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}, "%s", policy)
 		got = ask[wire.Why](s, "why", `{"client": "shop"}`)
-		if names := namesOf(got.Buckets); !slices.Equal(names, []string{"shop"}) || got.Unlisted != nil {
-			t.Errorf("%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
-		}
-		if status := s.Admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil); status != http.StatusBadRequest {
-			t.Errorf("%s: got %d for a limit of a bucket that no request uses, want 400", policy, status)
-		}
+		names := namesOf(got.Buckets)
+		check.That(t, slices.Equal(names, []string{"shop"}) && got.Unlisted == nil, "%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
+		status := s.Admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil)
+		check.That(t, status == http.StatusBadRequest, "%s: got %d for a limit of a bucket that no request uses, want 400", policy, status)
 	}
 }
 
@@ -778,13 +726,9 @@ func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 		s := servertest.Run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
 		s.From(servertest.Someone).Passes(2, "/")
 		why := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`)
-		if names := namesOf(why.Buckets); !slices.Equal(names, []string{"@client_ip/203.0.113.7"}) {
-			t.Errorf("%s: got the buckets %v, want that of the address", name, names)
-		}
+		check.Slices(t, namesOf(why.Buckets), []string{"@client_ip/203.0.113.7"}, "%s: the buckets, want that of the address", name)
 		freed := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`)
-		if !slices.Equal(freed.Freed, []string{name + "/@client_ip/203.0.113.7"}) {
-			t.Errorf("%s: got %v freed, want that bucket", name, freed.Freed)
-		}
+		check.Slices(t, freed.Freed, []string{name + "/@client_ip/203.0.113.7"}, "%s: freed, want that bucket", name)
 		s.From(servertest.Someone).Passes(2, "/")
 	}
 }
@@ -816,13 +760,10 @@ func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 				list.Buckets[0].EmptyIn-why.Buckets[1].EmptyIn > 1 {
 				t.Errorf("got %+v in the listing and %+v why, want the same", list.Buckets, why.Buckets)
 			}
-			if !why.Local || !list.Local {
-				t.Errorf("got local %v why and %v in the listing, want both", why.Local, list.Local)
-			}
+			check.That(t, why.Local && list.Local, "got local %v why and %v in the listing, want both", why.Local, list.Local)
 			for _, body := range []string{`{"zone": "a", "all": true}`, `{"client": "203.0.113.0/24"}`} {
-				if got := ask[wire.Released](s, "release", body); got.Complete || !strings.Contains(got.Problem, "the store is down") {
-					t.Errorf("release %s: got %+v, want that buckets in the store stay", body, got)
-				}
+				got := ask[wire.Released](s, "release", body)
+				check.That(t, !got.Complete && strings.Contains(got.Problem, "the store is down"), "release %s: got %+v, want that buckets in the store stay", body, got)
 			}
 			servertest.TheShared.Down.Store(false)
 			<-time.After(5 * time.Second)
@@ -897,7 +838,5 @@ func TestReleaseOfANetworkAndOfAZone(t *testing.T) {
 	s.From("198.51.100.1:1").Answers("/pairs", http.StatusTooManyRequests)
 
 	why := ask[wire.Why](s, "why", `{"client": "203.0.113.0/24", "zone": "masked"}`)
-	if len(why.Buckets) != 1 || why.Buckets[0].Network != "203.0.113.0/24" || !why.Refused {
-		t.Errorf("why: got %+v, want the one bucket of the network", why)
-	}
+	check.That(t, len(why.Buckets) == 1 && why.Buckets[0].Network == "203.0.113.0/24" && why.Refused, "why: got %+v, want the one bucket of the network", why)
 }

@@ -19,6 +19,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // receives serves requests whose bodies have been received for alice.
@@ -41,9 +43,8 @@ func TestReceive(t *testing.T) {
 				t.Errorf("%s: got %v, and the body received: %v", name, err, Whole(r))
 			}
 			got, err := io.ReadAll(r.Body)
-			if memory, disk := s.Held(); err != nil || memory != 0 || disk != 0 {
-				t.Errorf("%s: got %v, and %d and %d bytes held after the end, want none", name, err, memory, disk)
-			}
+			memory, disk := s.Held()
+			check.That(t, err == nil && memory == 0 && disk == 0, "%s: got %v, and %d and %d bytes held after the end, want none", name, err, memory, disk)
 			if int64(len(got)) != r.ContentLength || r.Header.Get("Content-Length") != fmt.Sprint(len(got)) || r.TransferEncoding != nil {
 				t.Errorf("%s: got the length %d, %q and %q, want that of the %d bytes", name, r.ContentLength, r.Header.Get("Content-Length"), r.TransferEncoding, len(got))
 			}
@@ -57,9 +58,8 @@ func TestReceive(t *testing.T) {
 					if !known {
 						r.ContentLength = -1
 					}
-					if got := answerOf(t, clientOf(t, protocol), r); got != data {
-						t.Errorf("%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), size)
-					}
+					got := answerOf(t, clientOf(t, protocol), r)
+					check.That(t, got == data, "%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), size)
 				}
 			}
 		}
@@ -79,9 +79,8 @@ func TestWhatIsHeld(t *testing.T) {
 		s := newStore(t, Bounds{})
 		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(iotest.OneByteReader(strings.NewReader(randomBytes(size)))))
 		b, err := s.Receive(t.Context(), r, alice, 0)
-		if memory, disk := s.Held(); err != nil || memory != want[0] || disk != want[1] {
-			t.Errorf("%d bytes: got %d and %d bytes held, %v, want %v", size, memory, disk, err, want)
-		}
+		memory, disk := s.Held()
+		check.That(t, err == nil && memory == want[0] && disk == want[1], "%d bytes: got %d and %d bytes held, %v, want %v", size, memory, disk, err, want)
 		_ = b.Close()
 		_ = b.Close()
 		if n, err := r.Body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
@@ -120,18 +119,15 @@ func TestNoHeaderTurnsReceivingOff(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(strings.NewReader("hello")))
 		r.Header.Set(name, value)
 		b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
-		if b == nil || err != nil || r.ContentLength != 5 {
-			t.Errorf("%s: got %v, %v, want it received", header, b, err)
-		}
+		check.That(t, b != nil && err == nil && r.ContentLength == 5, "%s: got %v, %v, want it received", header, b, err)
 		_ = b.Close()
 	}
 }
 
 func TestAnEmptyBodyOfUnknownLengthIsNone(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/", io.NopCloser(strings.NewReader("")))
-	if b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10); b != nil || err != nil || r.Body != http.NoBody || r.ContentLength != 0 {
-		t.Errorf("got %v, %v, and the body %v of %d bytes, want none", b, err, r.Body, r.ContentLength)
-	}
+	b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
+	check.That(t, b == nil && err == nil && r.Body == http.NoBody && r.ContentLength == 0, "got %v, %v, and the body %v of %d bytes, want none", b, err, r.Body, r.ContentLength)
 }
 
 func TestABodyThatIsTooLong(t *testing.T) {
@@ -152,9 +148,7 @@ func TestABodyThatIsTooLong(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(body))
 		r.ContentLength = test.length
 		b, err := s.Receive(t.Context(), r, alice, test.most)
-		if !errors.Is(err, test.want) || (b != nil) != (test.want == nil || test.length < 0) {
-			t.Errorf("%+v: got %v, %v", test, b, err)
-		}
+		check.That(t, errors.Is(err, test.want) && (b != nil) == (test.want == nil || test.length < 0), "%+v: got %v, %v", test, b, err)
 		if test.want != nil && test.length > 0 && body.Len() < int(test.size) {
 			t.Errorf("%+v: got it read, want it refused before", test)
 		}
@@ -163,9 +157,7 @@ func TestABodyThatIsTooLong(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", http.MaxBytesReader(nil, io.NopCloser(strings.NewReader("hello")), 3))
 	b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
 	defer b.Close()
-	if !errors.Is(err, ErrTooLarge) {
-		t.Errorf("got %v for the bound of a handler around, want it told as ours", err)
-	}
+	check.Is(t, err, ErrTooLarge, "for the bound of a handler around, want it told as ours")
 	var tooLarge *http.MaxBytesError
 	if got, err := io.ReadAll(r.Body); string(got) != "hel" || !errors.As(err, &tooLarge) {
 		t.Errorf("got %q, %v of its body, want what it lets through and its error", got, err)
@@ -177,9 +169,7 @@ func TestABodyWithoutRoom(t *testing.T) {
 	for size, want := range map[int]error{500: nil, 200 << 10: nil, 5 * blockSize: ErrNoRoom} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(randomBytes(size)))
 		b, err := s.Receive(t.Context(), r, alice, 0)
-		if !errors.Is(err, want) {
-			t.Errorf("%d bytes: got %v, want %v", size, err, want)
-		}
+		check.Is(t, err, want, "%d bytes", size)
 		_ = b.Close()
 		holdsNothing(t, s)
 	}
@@ -212,17 +202,12 @@ func TestPassingOn(t *testing.T) {
 				if again {
 					inner, err := roomy.Receive(r.Context(), r, alice, 0)
 					defer inner.Close()
-					if err != nil || Of(r) != inner {
-						t.Errorf("%s: got %v, want it received", name, err)
-					}
+					check.That(t, err == nil && Of(r) == inner, "%s: got %v, want it received", name, err)
 				}
 				got, err := io.ReadAll(r.Body)
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				if memory, _ := s.Held(); memory != 0 {
-					t.Errorf("%s: got %d bytes held in memory after the end, want none", name, memory)
-				}
+				check.NoError(t, err, "%s", name)
+				memory, _ := s.Held()
+				check.That(t, memory == 0, "%s: got %d bytes held in memory after the end, want none", name, memory)
 				_, _ = w.Write(got)
 			}))
 			for _, protocol := range protocols {
@@ -232,9 +217,8 @@ func TestPassingOn(t *testing.T) {
 					if !known {
 						r.ContentLength = -1
 					}
-					if got := answerOf(t, clientOf(t, protocol), r); got != data {
-						t.Errorf("%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), len(data))
-					}
+					got := answerOf(t, clientOf(t, protocol), r)
+					check.That(t, got == data, "%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), len(data))
 				}
 			}
 			server.Close()
@@ -283,9 +267,8 @@ func TestClosingWhatIsPassedOn(t *testing.T) {
 		client := &closing{Reader: strings.NewReader(randomBytes(2 * blockSize))}
 		r := httptest.NewRequest(http.MethodPost, "/", client)
 		b, err := s.Receive(t.Context(), r, alice, blockSize)
-		if memory, _ := s.Held(); !errors.Is(err, ErrTooLarge) || memory == 0 {
-			t.Errorf("got %v and %d bytes held, want what has been read", err, memory)
-		}
+		memory, _ := s.Held()
+		check.That(t, errors.Is(err, ErrTooLarge) && memory != 0, "got %v and %d bytes held, want what has been read", err, memory)
 		if byCaller {
 			_ = b.Close()
 		} else {
@@ -314,13 +297,11 @@ func TestReader(t *testing.T) {
 			for at, from := range []io.Reader{first, second, b.Reader()} {
 				var got strings.Builder
 				piece := make([]byte, []int{97, 4096, 1 << 20}[at])
-				if _, err := io.CopyBuffer(&got, struct{ io.Reader }{from}, piece); got.String() != data || err != nil {
-					t.Errorf("%s, %d bytes: got %d, %v in pieces of %d, want all", name, size, got.Len(), err, len(piece))
-				}
+				_, err := io.CopyBuffer(&got, struct{ io.Reader }{from}, piece)
+				check.That(t, got.String() == data && err == nil, "%s, %d bytes: got %d, %v in pieces of %d, want all", name, size, got.Len(), err, len(piece))
 			}
-			if m, d := s.Held(); m != memory || d != disk {
-				t.Errorf("%s, %d bytes: got %d and %d held, want %d and %d as before", name, size, m, d, memory, disk)
-			}
+			m, d := s.Held()
+			check.That(t, m == memory && d == disk, "%s, %d bytes: got %d and %d held, want %d and %d as before", name, size, m, d, memory, disk)
 			some := make([]byte, min(size, 3))
 			_, _ = io.ReadFull(r.Body, some)
 			if got, err := io.ReadAll(b.Reader()); string(some)+string(got) != data || err != nil {
@@ -355,14 +336,10 @@ func TestAFileThatFails(t *testing.T) {
 			return broken(f), err
 		}
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(randomBytes(3*blockSize)))
-		b, err := s.Receive(t.Context(), r, alice, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := check.Must(s.Receive(t.Context(), r, alice, 0))(t)
 		for _, from := range []io.Reader{b.Reader(), r.Body} {
-			if _, err := io.ReadAll(from); !errors.Is(err, want) {
-				t.Errorf("got %v, want %v", err, want)
-			}
+			_, err := io.ReadAll(from)
+			check.That(t, errors.Is(err, want), "got %v, want %v", err, want)
 		}
 		_ = b.Close()
 	}
@@ -394,9 +371,7 @@ func TestBodiesThatLieAboutTheirLength(t *testing.T) {
 		}))
 		ask(t, server.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n"+test.headers+"\r\n\r\n"+test.body)
 		server.Close()
-		if served != 1 {
-			t.Errorf("%s: served %d times, want once", test.about, served)
-		}
+		check.That(t, served == 1, "%s: served %d times, want once", test.about, served)
 	}
 }
 
@@ -418,26 +393,19 @@ func TestAClientThatBreaksOff(t *testing.T) {
 				served := false
 				slowly(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					began := time.Now()
-					if err := http.NewResponseController(w).SetReadDeadline(began.Add(test.deadline)); err != nil {
-						t.Error(err)
-					}
+					check.NoError(t, http.NewResponseController(w).SetReadDeadline(began.Add(test.deadline)))
 					receives(s, 1<<20, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
 						served = true
-						if took := time.Since(began); !errors.Is(err, test.want) || took < test.after || took > test.after+time.Second {
-							t.Errorf("got %v after %v, want %v after %v", err, took, test.want, test.after)
-						}
-						if b == nil || b.InFile() {
-							t.Errorf("got %v, want one that was never in the file", b)
-						}
+						took := time.Since(began)
+						check.That(t, errors.Is(err, test.want) && took >= test.after && took <= test.after+time.Second, "got %v after %v, want %v after %v", err, took, test.want, test.after)
+						check.That(t, b != nil && !b.InFile(), "got %v, want one that was never in the file", b)
 					})(w, r)
 				}), func(t *testing.T, dial func() net.Conn) {
 					ctx, stop := context.WithTimeout(t.Context(), test.leaves)
 					defer stop()
 					_, _, _ = slowPost(ctx, dial(), protocol, &slowBody{strings.Repeat(" ", 100), slowByte}, -1)
 				})
-				if !served {
-					t.Error("got nothing served")
-				}
+				check.That(t, served, "got nothing served")
 			})
 		}
 	}
@@ -486,9 +454,7 @@ func (p *panicking) Read(b []byte) (int, error) {
 func TestAPanicOfABodyHoldsNothing(t *testing.T) {
 	s := newStore(t, Bounds{})
 	defer func() {
-		if got := recover(); got != "a body's" {
-			t.Errorf("got %v, want the panic", got)
-		}
+		check.Equal(t, recover(), "a body's", "want the panic")
 		holdsNothing(t, s)
 	}()
 	_, _ = s.Receive(t.Context(), httptest.NewRequest(http.MethodPost, "/", &panicking{10}), alice, 0)
@@ -502,9 +468,7 @@ func TestTrailersComeWithTheBody(t *testing.T) {
 	for _, protocol := range protocols {
 		r, _ := http.NewRequest(http.MethodPost, server.URL, io.NopCloser(strings.NewReader(randomBytes(100<<10))))
 		r.Trailer = http.Header{"X-Sum": {"1"}}
-		if got := answerOf(t, clientOf(t, protocol), r); got != "1<nil>" {
-			t.Errorf("%s: got %q, want the trailer", protocol, got)
-		}
+		check.Equal(t, answerOf(t, clientOf(t, protocol), r), "1<nil>", "%s, want the trailer", protocol)
 	}
 }
 
@@ -519,14 +483,10 @@ func TestExpectContinue(t *testing.T) {
 	}))
 	for length, want := range map[int]string{7: "HTTP/1.1 100 Continue", 11: "HTTP/1.1 413 Request Entity Too Large"} {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", length)
 		line, err := bufio.NewReader(conn).ReadString('\n')
-		if strings.TrimSpace(line) != want || err != nil {
-			t.Errorf("%d bytes: got %q, %v, want %q", length, line, err, want)
-		}
+		check.That(t, strings.TrimSpace(line) == want && err == nil, "%d bytes: got %q, %v, want %q", length, line, err, want)
 		conn.Close()
 	}
 }
@@ -550,9 +510,8 @@ func TestSilentClientsHoldLittle(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		memory, disk := s.Held()
-		if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / requests; each > 4000 || memory != 0 || disk != 0 {
-			t.Errorf("got %d bytes for each silent client, and %d and %d held, want little", each, memory, disk)
-		}
+		each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / requests
+		check.That(t, each <= 4000 && memory == 0 && disk == 0, "got %d bytes for each silent client, and %d and %d held, want little", each, memory, disk)
 		close(end)
 		all.Wait()
 	})
@@ -564,10 +523,7 @@ func TestClosingWhileReading(t *testing.T) {
 	data := []byte(randomBytes(300 << 10))
 	for range 20 {
 		r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(data))
-		b, err := s.Receive(t.Context(), r, netip.Prefix{}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := check.Must(s.Receive(t.Context(), r, netip.Prefix{}, 0))(t)
 		var reading sync.WaitGroup
 		reading.Go(func() {
 			got, err := io.ReadAll(b)

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var (
@@ -63,15 +65,9 @@ func randomBytes(n int) string {
 
 func answerOf(t *testing.T, client *http.Client, req *http.Request) string {
 	t.Helper()
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := check.Must(client.Do(req))(t)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := check.Must(io.ReadAll(resp.Body))(t)
 	return string(body)
 }
 
@@ -79,13 +75,9 @@ func answerOf(t *testing.T, client *http.Client, req *http.Request) string {
 func ask(t *testing.T, address, request string) *http.Response {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer conn.Close()
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(io.WriteString(conn, request))(t)
 	conn.(*net.TCPConn).CloseWrite()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

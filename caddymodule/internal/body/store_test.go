@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // newStore returns a store whose file must not fail, and which must hold nothing at the end of
@@ -53,21 +55,17 @@ func TestSpool(t *testing.T) {
 					if random.IntN(2) == 0 {
 						p := randomPiece(random)
 						want.Write(p)
-						if n, err := spool.Write(p); n != len(p) || err != nil {
-							t.Fatalf("got %d, %v, want all %d bytes written", n, err, len(p))
-						}
+						n, err := spool.Write(p)
+						check.Assume(t, n == len(p) && err == nil, "got %d, %v, want all %d bytes written", n, err, len(p))
 						continue
 					}
 					empty := want.Len() == 0
 					got := readSome(t, random, &spool)
-					if !bytes.Equal(got, want.Next(len(got))) || (len(got) == 0) != empty || spool.Empty() != (want.Len() == 0) {
-						t.Fatalf("got %d bytes, which are others than were written", len(got))
-					}
+					check.Assume(t, bytes.Equal(got, want.Next(len(got))) && (len(got) == 0) == empty && spool.Empty() == (want.Len() == 0), "got %d bytes, which are others than were written", len(got))
 				}
 				if random.IntN(2) == 0 {
-					if rest, err := io.ReadAll(&spool); !bytes.Equal(rest, want.Bytes()) || err != nil {
-						t.Fatalf("got %d bytes, %v, want the last %d", len(rest), err, want.Len())
-					}
+					rest, err := io.ReadAll(&spool)
+					check.Assume(t, bytes.Equal(rest, want.Bytes()) && err == nil, "got %d bytes, %v, want the last %d", len(rest), err, want.Len())
 				}
 				spool.Close()
 				holdsNothing(t, s)
@@ -95,10 +93,7 @@ func readSome(t *testing.T, random *rand.Rand, spool *Spool) []byte {
 		}
 		return p[:n]
 	}
-	p, err := spool.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := check.Must(spool.Next())(t)
 	if len(p) == 0 {
 		return nil
 	}
@@ -116,9 +111,7 @@ func TestNextStaysWhatItIs(t *testing.T) {
 		for range 40 {
 			_, _ = spool.Write(make([]byte, 10<<10))
 		}
-		if string(next) != "first" || err != nil {
-			t.Errorf("got %q, %v after more was written, want what it was", next, err)
-		}
+		check.That(t, string(next) == "first" && err == nil, "got %q, %v after more was written, want what it was", next, err)
 		spool.Close()
 	}
 }
@@ -134,9 +127,7 @@ func TestRoomAtRandom(t *testing.T) {
 		case random.IntN(3) == 0:
 			p.give(c, min(n, held))
 		case p.take(c, n):
-			if held+n > free-n {
-				t.Fatalf("got %d more for a client that held %d with %d free", n, held, free)
-			}
+			check.Assume(t, held+n <= free-n, "got %d more for a client that held %d with %d free", n, held, free)
 		default:
 			if refused++; held+n <= free-n {
 				t.Fatalf("got no %d for a client that held %d with %d free", n, held, free)
@@ -146,13 +137,9 @@ func TestRoomAtRandom(t *testing.T) {
 		for _, held := range p.clients {
 			sum += held
 		}
-		if sum != p.used || p.used >= p.most {
-			t.Fatalf("got %d in use of %d, want the sum %d and something free", p.used, p.most, sum)
-		}
+		check.Assume(t, sum == p.used && p.used < p.most, "got %d in use of %d, want the sum %d and something free", p.used, p.most, sum)
 	}
-	if refused == 0 {
-		t.Error("got nobody refused")
-	}
+	check.That(t, refused != 0, "got nobody refused")
 }
 
 func TestTheFileExistsWhileSomethingLiesInIt(t *testing.T) {
@@ -183,15 +170,11 @@ func TestTheFileExistsWhileSomethingLiesInIt(t *testing.T) {
 func TestFilesOfKilledProcessesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"bodies-123.tmp", "other.tmp"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("secret"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("secret"), 0o600))
 	}
 	NewStore(dir, func(err error) { t.Error(err) })
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "other.tmp" {
-		t.Errorf("got %v, %v, want only what is not ours", left, err)
-	}
+	check.That(t, err == nil && len(left) == 1 && left[0].Name() == "other.tmp", "got %v, %v, want only what is not ours", left, err)
 }
 
 // A fullFile is one on a disk that has so much free, and takes no more than that.
@@ -232,9 +215,7 @@ func TestAFullDisk(t *testing.T) {
 				spool := s.NewSpool(alice, 0)
 				want := randomBytes(1 << 20)
 				n, err := spool.Write([]byte(want))
-				if n != test.want || !errors.Is(err, ErrNoRoom) {
-					t.Errorf("got %d, %v, want %d bytes and then no room", n, err, test.want)
-				}
+				check.That(t, n == test.want && errors.Is(err, ErrNoRoom), "got %d, %v, want %d bytes and then no room", n, err, test.want)
 				if n, err := spool.Write([]byte("more")); n != 0 || !errors.Is(err, ErrNoRoom) {
 					t.Errorf("got %d, %v, want no room", n, err)
 				}
@@ -244,9 +225,7 @@ func TestAFullDisk(t *testing.T) {
 				spool.Close()
 				holdsNothing(t, s)
 			}
-			if len(said) != 1 || !strings.Contains(said[0], test.said) || !strings.Contains(said[0], s.dir) {
-				t.Errorf("got told %q, want once with %q and the place", said, test.said)
-			}
+			check.That(t, len(said) == 1 && strings.Contains(said[0], test.said) && strings.Contains(said[0], s.dir), "got told %q, want once with %q and the place", said, test.said)
 		})
 	}
 }
@@ -254,21 +233,16 @@ func TestAFullDisk(t *testing.T) {
 // Root may write everywhere, so a file stands where the folder should.
 func TestWithoutAFolderThereIsMemory(t *testing.T) {
 	in := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(in, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(in, nil, 0o600))
 	said := 0
 	s := NewStore(filepath.Join(in, "folder"), func(error) { said++ })
 	for range 3 {
 		spool := s.NewSpool(alice, 1<<20)
-		if n, err := spool.Write(make([]byte, 2<<20)); n < 1<<20 || n > 1<<20+blockSize || !errors.Is(err, ErrNoRoom) {
-			t.Errorf("got %d, %v, want what lies in memory", n, err)
-		}
+		n, err := spool.Write(make([]byte, 2<<20))
+		check.That(t, n >= 1<<20 && n <= 1<<20+blockSize && errors.Is(err, ErrNoRoom), "got %d, %v, want what lies in memory", n, err)
 		spool.Close()
 	}
-	if said != 1 {
-		t.Errorf("got told %d times, want once", said)
-	}
+	check.Equal(t, said, 1, "times it was told")
 	holdsNothing(t, s)
 }
 
@@ -285,9 +259,7 @@ func TestStoreIsSafeForConcurrentUse(t *testing.T) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(3, uint64(n)))
 			for range 50 {
-				if err := fillAndEmpty(s, client(n%3), random); err != nil {
-					t.Error(err)
-				}
+				check.NoError(t, fillAndEmpty(s, client(n%3), random))
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // The module must be able to load every Caddyfile that adapts, so that all errors
@@ -36,14 +37,10 @@ func FuzzCaddyfileBlock(f *testing.F) {
 			}
 			app, apps := new(caddymodule.App), appsOf(t, adapted)
 			if raw := apps["throttle"]; raw != nil {
-				if err := caddy.StrictUnmarshalJSON(raw, app); err != nil {
-					t.Fatalf("%s\nadapts, and is no app: %v", caddyfile, err)
-				}
+				check.OK(t, caddy.StrictUnmarshalJSON(raw, app), "%s\nadapts, and is no app", caddyfile)
 			}
 			plans, err := config.ParsePlans(app.Plan)
-			if err != nil {
-				t.Fatalf("%s\nadapts, and has no plans: %v", caddyfile, err)
-			}
+			check.OK(t, err, "%s\nadapts, and has no plans", caddyfile)
 			zones := app.Zone
 			for _, handler := range handlersIn(t, apps["http"]) {
 				zones = append(zones, handler.Zone...)
@@ -52,9 +49,7 @@ func FuzzCaddyfileBlock(f *testing.F) {
 				if z.Reference() {
 					continue
 				}
-				if err := z.Compile(plans); err != nil {
-					t.Errorf("%s\nadapts, and does not compile: %v", caddyfile, err)
-				}
+				check.NoError(t, z.Compile(plans), "%s\nadapts, and does not compile", caddyfile)
 			}
 		}
 	})
@@ -90,9 +85,7 @@ func appsOf(t *testing.T, adapted []byte) map[string]json.RawMessage {
 	var config struct {
 		Apps map[string]json.RawMessage `json:"apps"`
 	}
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(adapted, &config))
 	return config.Apps
 }
 
@@ -108,14 +101,9 @@ func handlersIn(t *testing.T, raw json.RawMessage) (handlers []*caddymodule.Hand
 	case json.Unmarshal(raw, &object) == nil:
 		if string(object["handler"]) == `"throttle"` {
 			delete(object, "handler")
-			raw, err := json.Marshal(object)
-			if err != nil {
-				t.Fatal(err)
-			}
+			raw := check.Must(json.Marshal(object))(t)
 			handler := new(caddymodule.Handler)
-			if err := caddy.StrictUnmarshalJSON(raw, handler); err != nil {
-				t.Fatalf("%s is no handler: %v", raw, err)
-			}
+			check.OK(t, caddy.StrictUnmarshalJSON(raw, handler), "%s is no handler", raw)
 			return []*caddymodule.Handler{handler}
 		}
 		for _, value := range object {

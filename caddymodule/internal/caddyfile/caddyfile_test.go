@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
@@ -26,9 +27,7 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 		for name, caddyfile := range caddyfiles {
 			shown = shown || !strings.HasPrefix(name, "error_") && strings.Contains(caddyfile, "\t"+o.Name)
 		}
-		if !shown {
-			t.Errorf("%s is in no golden file that adapts", o.Name)
-		}
+		check.That(t, shown, "%s is in no golden file that adapts", o.Name)
 	}
 }
 
@@ -38,9 +37,7 @@ func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 		"limti": "limit", "limitt": "limit", "Limit": "limit", "refsual": "refusal", "rout": "route", "readbody": "read_body", "shaodw": "shadow", "costs": "cost", "keys": "key",
 		"lmts": "", "x": "", "": "", "frobnicate": "", "é": "", strings.Repeat("x", 1000): "",
 	} {
-		if got := option.Nearest(word, all); got != want {
-			t.Errorf("nearest(%.20q): got %q, want %q", word, got, want)
-		}
+		check.Equal(t, option.Nearest(word, all), want, "nearest(%.20q)", word)
 	}
 }
 
@@ -48,9 +45,7 @@ func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 func adaptFile(t *testing.T, name string) ([]byte, error) {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": name})
 	return adapted, err
 }
@@ -60,20 +55,14 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		name = filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		check.OK(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	write("Caddyfile", "http://example.com {\nimport sites/limits\n}\n")
 	write("sites/limits", "throttle {\nrefusal {\n\tpage pages/busy.html\n}\nzone site {\nlimit 5 1/s\n}\n}\n")
 	write("sites/pages/busy.html", "old")
 	before, err := adaptFile(t, filepath.Join(folder, "Caddyfile"))
-	if err != nil || !bytes.Contains(before, []byte(`"page_html":"old"`)) {
-		t.Fatalf("got %s, %v, want the page in it", before, err)
-	}
+	check.Assume(t, err == nil && bytes.Contains(before, []byte(`"page_html":"old"`)), "got %s, %v, want the page in it", before, err)
 	write("sites/pages/busy.html", "new")
 	if after, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err != nil || bytes.Equal(before, after) {
 		t.Errorf("got %v and the same config, want another for an edited page", err)
@@ -85,26 +74,14 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 }
 
 func TestTheExampleIsFormattedAndValidWhereverItIsCopied(t *testing.T) {
-	text, err := os.ReadFile("../../../Caddyfile.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(os.ReadFile("../../../Caddyfile.example"))(t)
 	if formatted := caddyfile.Format(text); !bytes.Equal(formatted, text) {
 		t.Error("caddy fmt would change Caddyfile.example")
 	}
 	name := filepath.Join(t.TempDir(), "Caddyfile")
-	if err := os.WriteFile(name, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(name, text, 0o600))
 	t.Chdir(t.TempDir())
-	adapted, err := adaptFile(t, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := golden.Validate(t, adapted); err != nil {
-		t.Error(err)
-	}
-	if n := len(handlersIn(t, appsOf(t, adapted)["http"])); n != 1 {
-		t.Errorf("got %d throttle handlers, want 1", n)
-	}
+	adapted := check.Must(adaptFile(t, name))(t)
+	check.NoError(t, golden.Validate(t, adapted))
+	check.Equal(t, len(handlersIn(t, appsOf(t, adapted)["http"])), 1, "throttle handlers")
 }

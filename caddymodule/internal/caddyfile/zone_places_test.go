@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // samples has a zone for each option, without its braces.
@@ -64,9 +65,7 @@ func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted [
 	raw := apps["throttle"]
 	if app == "http" {
 		handlers := handlersIn(t, apps["http"])
-		if len(handlers) != 1 {
-			t.Fatalf("got %d handlers, want 1", len(handlers))
-		}
+		check.Need(t, len(handlers), 1, "handlers")
 		var err error
 		if raw, err = json.Marshal(handlers[0]); err != nil {
 			t.Fatal(err)
@@ -94,23 +93,14 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 		if err := golden.Validate(t, adapted); err != nil {
 			t.Errorf("%s in the global options: got %v, want it valid", name, err)
 		}
-		if !reflect.DeepEqual(global, site) {
-			t.Errorf("%s: got %v in the global options, want %v", name, global, site)
-		}
+		check.That(t, reflect.DeepEqual(global, site), "%s: got %v in the global options, want %v", name, global, site)
 		if rest, limited := strings.CutSuffix(sample, "\nlimit 60 10/s"); limited && !strings.Contains(rest, "key ") {
 			line, _ := zoneIn(t, "http", "http://example.com {\nthrottle pages 60 10/s {\n"+rest+"\n}\n}")
-			if !reflect.DeepEqual(line, site) {
-				t.Errorf("%s: got %v in the block behind a line, want %v", name, line, site)
-			}
+			check.That(t, reflect.DeepEqual(line, site), "%s: got %v in the block behind a line, want %v", name, line, site)
 		}
-		raw, err := json.Marshal(site)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(json.Marshal(site))(t)
 		z := new(limit.Zone)
-		if err := caddy.StrictUnmarshalJSON(raw, z); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, caddy.StrictUnmarshalJSON(raw, z))
 		if err := z.Compile(nil); err != nil {
 			t.Errorf("%s in JSON: got %v", name, err)
 		}
@@ -140,16 +130,12 @@ func TestEveryOptionBesideZonesIsThatOfEachZone(t *testing.T) {
 		beside, inside := strings.Join(option, "\n"), "zone pages {\nkey header X-Key\nlimit 60 10/s\n"
 		want, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+inside+beside+"\n}\n}\n}")
 		got, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}")
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s beside the zones of a site: got %v, want %v", o.Name, got, want)
-		}
+		check.That(t, reflect.DeepEqual(got, want), "%s beside the zones of a site: got %v, want %v", o.Name, got, want)
 		if slices.Contains([]string{"exempt", "on_store_error", "shadow"}, o.Name) {
 			continue // holds for all sites, without being written into the zones
 		}
 		got, _ = zoneIn(t, "throttle", "{\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}\nhttp://example.com {\nthrottle pages\n}")
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s beside the zones of the global options: got %v, want %v", o.Name, got, want)
-		}
+		check.That(t, reflect.DeepEqual(got, want), "%s beside the zones of the global options: got %v, want %v", o.Name, got, want)
 	}
 }
 
@@ -159,9 +145,8 @@ func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 			continue
 		}
 		text := samples[o.Name] + "\n" + samples[o.Name]
-		if _, got := (mistake{in: "zone", text: text}).adapt(); !strings.Contains(got, o.Name+" is given twice, at Caddyfile:") {
-			t.Errorf("%s\ngot %s", text, got)
-		}
+		_, got := (mistake{in: "zone", text: text}).adapt()
+		check.That(t, strings.Contains(got, o.Name+" is given twice, at Caddyfile:"), "%s\ngot %s", text, got)
 	}
 	for text, want := range map[string]string{
 		"key client_ip plain plain":                                      "plain is given twice",
@@ -170,9 +155,8 @@ func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 		"block 1h everywhere everywhere":                                 "everywhere is given twice",
 		"refusal {\npage testdata/page.html\npage testdata/page.html\n}": "page is given twice",
 	} {
-		if _, got := (mistake{in: "zone", text: text}).adapt(); !strings.Contains(got, want+", at Caddyfile:") {
-			t.Errorf("%s\ngot  %s\nwant %s", text, got, want)
-		}
+		_, got := (mistake{in: "zone", text: text}).adapt()
+		check.That(t, strings.Contains(got, want+", at Caddyfile:"), "%s\ngot  %s\nwant %s", text, got, want)
 	}
 }
 
@@ -184,8 +168,6 @@ func TestEveryOptionOfAZoneHasAnErrorOfWrongUse(t *testing.T) {
 		for name, caddyfile := range caddyfiles {
 			shown = shown || strings.HasPrefix(name, "error_"+o.Name) && strings.Contains(caddyfile, "\t"+o.Name)
 		}
-		if !shown {
-			t.Errorf("%s: got no example of wrong use, want one", o.Name)
-		}
+		check.That(t, shown, "%s: got no example of wrong use, want one", o.Name)
 	}
 }

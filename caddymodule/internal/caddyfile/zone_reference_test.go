@@ -10,6 +10,7 @@ import (
 
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A referenceEntry is the section of an option in docs/zone-reference.md.
@@ -26,10 +27,7 @@ func (e referenceEntry) line(what string) string {
 
 func zoneReference(t *testing.T) (entries []referenceEntry) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/zone-reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../../docs/zone-reference.md"))(t)
 	for _, section := range strings.Split(string(page), "\n### ")[1:] {
 		name, text, _ := strings.Cut(section, "\n")
 		entries = append(entries, referenceEntry{name, text})
@@ -44,38 +42,21 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.Name)
 		}
 		e := entries[i]
-		if got, want := e.line("Syntax"), "`"+strings.TrimSpace(o.Name+" "+o.Syntax)+"`"; got != want {
-			t.Errorf("%s: got the syntax %s, want %s", o.Name, got, want)
-		}
+		check.Equal(t, e.line("Syntax"), "`"+strings.TrimSpace(o.Name+" "+o.Syntax)+"`", "%s: the syntax", o.Name)
 		byDefault := e.line("Default")
-		if byDefault == "" {
-			t.Errorf("%s: got no default", o.Name)
-		}
-		if got := strings.Contains(byDefault, "beside zones as their default"); got != o.Beside {
-			t.Errorf("%s: got that it may be beside zones: %v, want %v", o.Name, got, o.Beside)
-		}
-		if got := regexp.MustCompile(`(?i)repeat`).MatchString(byDefault); got != o.Repeats {
-			t.Errorf("%s: got that it may repeat: %v, want %v", o.Name, got, o.Repeats)
-		}
-		if !strings.Contains(e.text, "```caddyfile\n") {
-			t.Errorf("%s: got no example", o.Name)
-		}
-		if !regexp.MustCompile(`\b(Don't|Never) `).MatchString(e.text) {
-			t.Errorf("%s: got no mistake to avoid", o.Name)
-		}
+		check.That(t, byDefault != "", "%s: got no default", o.Name)
+		check.Equal(t, strings.Contains(byDefault, "beside zones as their default"), o.Beside, "%s may be beside zones", o.Name)
+		check.Equal(t, regexp.MustCompile(`(?i)repeat`).MatchString(byDefault), o.Repeats, "%s may repeat", o.Name)
+		check.That(t, strings.Contains(e.text, "```caddyfile\n"), "%s: got no example", o.Name)
+		check.That(t, regexp.MustCompile(`\b(Don't|Never) `).MatchString(e.text), "%s: got no mistake to avoid", o.Name)
 	}
-	if len(entries) != len(zonefile.ZoneOptions) {
-		t.Errorf("got %d options in the reference, want %d", len(entries), len(zonefile.ZoneOptions))
-	}
+	check.Equal(t, len(entries), len(zonefile.ZoneOptions), "options in the reference")
 }
 
 // The table at the top of the page leads to each of the eighteen options, once, and to the
 // six of most sites first. It fits on one screen.
 func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/zone-reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../../docs/zone-reference.md"))(t)
 	_, table, _ := strings.Cut(string(page), "\n| for | options |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var got []string
@@ -85,18 +66,14 @@ func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
 		}
 	}
 	first := []string{"match", "exempt", "key", "limit", "refund", "shadow"}
-	if row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n"); len(got) < len(first) || !slices.Equal(got[:len(first)], first) || strings.Count(row, "](#") != len(first) {
-		t.Errorf("got %v, want a row of %v first", got, first)
-	}
+	row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n")
+	check.That(t, len(got) >= len(first) && slices.Equal(got[:len(first)], first) && strings.Count(row, "](#") == len(first), "got %v, want a row of %v first", got, first)
 	want := optionNames()
 	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) || len(want) != 18 {
-		t.Errorf("got links to %d options %v, want to 18, %v", len(got), got, want)
-	}
-	if rows := strings.Count(table, "\n"); rows > 20 {
-		t.Errorf("got a table of %d rows, want one screen", rows)
-	}
+	check.That(t, slices.Equal(got, want) && len(want) == 18, "got links to %d options %v, want to 18, %v", len(got), got, want)
+	rows := strings.Count(table, "\n")
+	check.That(t, rows <= 20, "got a table of %d rows, want one screen", rows)
 }
 
 func optionNames() (names []string) {
@@ -112,9 +89,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		t.Helper()
 		file := fmt.Sprintf("http://example.com {\nthrottle {\nzone some {\nlimit 60 2/s\n%s\n}\n}\n}\n", options)
 		handlers := handlersIn(t, appsOf(t, servertest.Adapt(t, file))["http"])
-		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
-			t.Fatalf("got %v, want one zone", handlers)
-		}
+		check.Assume(t, len(handlers) == 1 && len(handlers[0].Zone) == 1, "got %v, want one zone", handlers)
 		return handlers[0].Zone[0].Definition()
 	}
 	needs := map[string]string{"read_body": "cost body_items"}
@@ -126,11 +101,8 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		}
 		checked = append(checked, e.name)
 		with, without := definitionOf(needs[e.name]+"\n"+e.name+" "+found[1]), definitionOf(needs[e.name])
-		if with != without {
-			t.Errorf("%s: got %s, want %s", e.name, with, without)
-		}
+		check.Equal(t, with, without, "%s", e.name)
 	}
-	if want := []string{"key", "read_body", "enforce"}; !slices.Equal(checked, want) {
-		t.Errorf("got the defaults of %v, want those of %v", checked, want)
-	}
+	want := []string{"key", "read_body", "enforce"}
+	check.That(t, slices.Equal(checked, want), "got the defaults of %v, want those of %v", checked, want)
 }

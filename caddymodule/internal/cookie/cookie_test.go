@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var now = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -13,9 +15,7 @@ func TestPatternsThatMatchAnyCookieAreInvalid(t *testing.T) {
 		"": false, "*": false, "**": false, "?": false, "?*": false, "[": false, "a[": false,
 		"sid": true, "wordpress_logged_in_*": true, "*UserID": true, "__Host-*": true,
 	} {
-		if got := ValidPattern(pattern); got != want {
-			t.Errorf("pattern %q: got %v, want %v", pattern, got, want)
-		}
+		check.Equal(t, ValidPattern(pattern), want, "pattern %q", pattern)
 	}
 }
 
@@ -24,9 +24,7 @@ func TestOfSeveralSetCookiesForOneNameTheLastCounts(t *testing.T) {
 		"sid=old; HttpOnly", "theme=dark", " sid = new ;path=/", "theme=; Max-Age=0", "lang=en; Max-Age=60",
 	}, now))
 	want := []Set{{"sid", "new", true}, {"theme", "", false}, {"lang", "en", true}}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	check.Slices(t, got, want)
 }
 
 func TestTheCookiesOfARequestAreReadAsTheyWereSent(t *testing.T) {
@@ -34,7 +32,5 @@ func TestTheCookiesOfARequestAreReadAsTheyWereSent(t *testing.T) {
 	for name, value := range SentBy([]string{` a=1; b="x y" ;; =nameless; c`, "a=2;d=e=f"}) {
 		got = append(got, name+"|"+value)
 	}
-	if want := []string{"a|1", `b|"x y"`, "c|", "a|2", "d|e=f"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	check.Slices(t, got, []string{"a|1", `b|"x y"`, "c|", "a|2", "d|e=f"})
 }

@@ -1,6 +1,10 @@
 package cookie
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+)
 
 func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 	for _, test := range []struct {
@@ -43,18 +47,14 @@ func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 		{"our own cookie", []string{OwnPrefix + "device-login=a"}, false},
 	} {
 		for _, pattern := range []string{"wordpress_logged_in_*", "wordpress_?ogged*"} {
-			if got := Sets(pattern, test.lines, now); got != test.want {
-				t.Errorf("%s, with pattern %s: got %v, want %v", test.name, pattern, got, test.want)
-			}
+			check.Equal(t, Sets(pattern, test.lines, now), test.want, "%s, with pattern %s", test.name, pattern)
 		}
 	}
 }
 
 func TestOurOwnCookiesAreNoLogIn(t *testing.T) {
 	for _, name := range []string{OwnPrefix + "device-login", "__Host-throttle-php"} {
-		if Sets("__Host-*", []string{name + "=a; path=/"}, now) {
-			t.Errorf("got %s taken for a login", name)
-		}
+		check.That(t, !Sets("__Host-*", []string{name + "=a; path=/"}, now), "got %s taken for a login", name)
 	}
 }
 
@@ -62,8 +62,6 @@ func FuzzSets(f *testing.F) {
 	f.Add("sid=a; Max-Age=1; Expires=Mon, 01 Jun 2026 12:00:01 GMT", "sid=; Max-Age=0")
 	f.Add("sid", "=;=;")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		if Sets("sid", []string{a, b, "sid=; Max-Age=0"}, now) {
-			t.Errorf("got a success from %q and %q, and a deletion after them", a, b)
-		}
+		check.That(t, !Sets("sid", []string{a, b, "sid=; Max-Age=0"}, now), "got a success from %q and %q, and a deletion after them", a, b)
 	})
 }

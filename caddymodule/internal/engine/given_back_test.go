@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // newNested is a site with an enforced zone and one in shadow around other handlers.
@@ -30,9 +31,8 @@ func newNested(t *testing.T, option, inner string) *servertest.FuncSite {
 func wantCharged(t *testing.T, s *servertest.FuncSite, about string, around, watched float64) {
 	t.Helper()
 	for zone, want := range map[string]float64{"around": around, "watched": watched} {
-		if got := s.Fullness(zone, servertest.Office, 100, 1./86400, zone == "watched"); math.Abs(got-want) > 0.01 {
-			t.Errorf("%s: got level %v in zone %s, want %v", about, got, zone, want)
-		}
+		got := s.Fullness(zone, servertest.Office, 100, 1./86400, zone == "watched")
+		check.That(t, math.Abs(got-want) <= 0.01, "%s: got level %v in zone %s, want %v", about, got, zone, want)
 	}
 }
 
@@ -62,13 +62,9 @@ func TestARequestThatIsRefusedFurtherInCostsNothing(t *testing.T) {
 					served++
 				}
 			}
-			if served != test.served {
-				t.Errorf("%s: got %v requests served, want %v", test.name, served, test.served)
-			}
+			check.Equal(t, served, test.served, "%s: requests served", test.name)
 			wantCharged(t, s, test.name, test.around, test.watched)
-			if got := s.Unsettled("around"); got != 0 {
-				t.Errorf("%s: got %v charges counted as left", test.name, got)
-			}
+			check.Equal(t, s.Unsettled("around"), 0, "%s: charges counted as left", test.name)
 		})
 	}
 }
@@ -81,9 +77,8 @@ func TestARequestThatIsRefusedAfterItsDelayCostsNothing(t *testing.T) {
 			s.Visit(servertest.Office, "/")
 		}
 		servertest.Sleep(1500 * time.Millisecond)
-		if got := s.Fullness("around", servertest.Office, 10, 1, false); math.Abs(got-1.5) > 0.01 {
-			t.Errorf("got level %v, want 1.5 of the two that wait", got)
-		}
+		got := s.Fullness("around", servertest.Office, 10, 1, false)
+		check.That(t, math.Abs(got-1.5) <= 0.01, "got level %v, want 1.5 of the two that wait", got)
 		servertest.Sleep(time.Minute)
 	})
 }
@@ -108,9 +103,8 @@ func TestARequestThatWaitsInVainFurtherInCostsNothing(t *testing.T) {
 			if waits.Reached {
 				want = 2
 			}
-			if left := name == "its client leaves" || name == "the process exits"; waits.Reached == left {
-				t.Errorf("%s: got it served: %v", name, waits.Reached)
-			}
+			left := name == "its client leaves" || name == "the process exits"
+			check.That(t, waits.Reached != left, "%s: got it served: %v", name, waits.Reached)
 			wantCharged(t, s, name, want, want)
 			servertest.WantEmpty(t, "inner")
 		})
@@ -204,9 +198,8 @@ func TestAPanicBeforeTheUpstreamIsAskedCostsNothing(t *testing.T) {
 				t.Errorf("%s: got %d, panic %v, at the upstream %v", test.name, v.Code, v.Panicked, v.Reached)
 			}
 			wantCharged(t, s, test.name, 0, 0)
-			if memory, file := s.App.Engine().Control.Bodies.Held(); memory+file > 0 {
-				t.Errorf("%s: got %d and %d bytes of body held, want none", test.name, memory, file)
-			}
+			memory, file := s.App.Engine().Control.Bodies.Held()
+			check.That(t, memory+file == 0, "%s: got %d and %d bytes of body held, want none", test.name, memory, file)
 		})
 	}
 }
@@ -238,14 +231,10 @@ func TestErrorRoutesChargeAndGiveBackNothing(t *testing.T) {
 			}
 			visits := s.Visits(3, servertest.Office, "/")
 			for i, v := range visits {
-				if v.Code != test.want {
-					t.Errorf("%s, request %d: got %d, want %d", test.name, i+1, v.Code, test.want)
-				}
+				check.Equal(t, v.Code, test.want, "%s, request %d", test.name, i+1)
 			}
 			wantCharged(t, s, test.name, test.around, test.around)
-			if got := s.Fullness("other", servertest.Office, 1, 1./86400, false); got != 0 {
-				t.Errorf("%s: got level %v in the error route's zone, want 0", test.name, got)
-			}
+			check.Equal(t, s.Fullness("other", servertest.Office, 1, 1./86400, false), 0, "%s: in the error route's zone: level", test.name)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // hostileHeaders are headers with which a client may pretend to be another one,
@@ -57,26 +58,16 @@ func TestNoHeaderGetsAClientBehindAProxyAFreshBucket(t *testing.T) {
 		return s.Do(r).Code
 	}
 	for range 3 {
-		if got := through("203.0.113.7"); got != http.StatusOK {
-			t.Fatalf("got %v, want 200", got)
-		}
+		check.Need(t, through("203.0.113.7"), http.StatusOK)
 	}
 	for what, values := range hostileHeaders {
 		// The proxy appends the address that it saw.
 		appended := append(append([]string{}, values...), "203.0.113.7")
-		if got := through(appended...); got != http.StatusTooManyRequests {
-			t.Errorf("header of its own, after %s: got %v, want 429", what, got)
-		}
-		if got := through(strings.Join(appended, ", ")); got != http.StatusTooManyRequests {
-			t.Errorf("same header, after %s: got %v, want 429", what, got)
-		}
+		check.Equal(t, through(appended...), http.StatusTooManyRequests, "header of its own, after %s", what)
+		check.Equal(t, through(strings.Join(appended, ", ")), http.StatusTooManyRequests, "same header, after %s", what)
 	}
-	if got := through("::ffff:203.0.113.7"); got != http.StatusTooManyRequests {
-		t.Errorf("mapped: got %v, want 429", got)
-	}
-	if got := through("203.0.113.8"); got != http.StatusOK {
-		t.Errorf("somebody else: got %v, want 200", got)
-	}
+	check.Equal(t, through("::ffff:203.0.113.7"), http.StatusTooManyRequests, "mapped")
+	check.Equal(t, through("203.0.113.8"), http.StatusOK, "somebody else")
 }
 
 func TestNoSpellingOfAPathEscapesAZone(t *testing.T) {
@@ -99,14 +90,9 @@ func TestNoSpellingOfAPathEscapesAZone(t *testing.T) {
 		"/wp-login.php%2f", "/wp-login.php%2fx", "/wp-login.php%00", "/wp-login.php;x", "/wp-login.php%20", "/wp-login.php.",
 	} {
 		r := servertest.Request(servertest.Someone, servertest.Site0)
-		u, err := url.ParseRequestURI(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := check.Must(url.ParseRequestURI(path))(t)
 		r.URL, r.RequestURI = u, path
-		if got := s.Do(r).Code; got != http.StatusTooManyRequests {
-			t.Errorf("%s: got %v, want 429", path, got)
-		}
+		check.Equal(t, s.Do(r).Code, http.StatusTooManyRequests, "%s", path)
 	}
 }
 
@@ -124,10 +110,7 @@ func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 	server := httptest.NewServer(s.Server)
 	defer server.Close()
 	send := func(request string) (status int) {
-		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
 		defer conn.Close()
 		_, _ = io.WriteString(conn, request)
 		// Caddy answers a request with a body once the body is complete, or
@@ -139,9 +122,7 @@ func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 	}
 	const plain = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	for range 3 {
-		if got := send(plain); got != http.StatusOK {
-			t.Fatalf("got %v, want 200", got)
-		}
+		check.Need(t, send(plain), http.StatusOK)
 	}
 	for _, request := range []string{
 		plain,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // includeSite is a site with a page that includes another one, both limited. It returns
@@ -26,14 +27,10 @@ func includeSite(t *testing.T, capacity int) (clients map[string]*http.Client, a
 		"part.html":  `a part`,
 		"outer.html": `{{httpInclude "/page.html"}}`,
 	} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o600))
 	}
 	folder, err := os.MkdirTemp("", "include") // names of sockets are short
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	address, socket := "127.0.0.1"+servertest.FreeAddress(t), filepath.Join(folder, "s")
 	site := fmt.Sprintf("{\nthrottle {\nzone site {\nlimit %d 1/d\n}\n}\nroot * %s\ntemplates\nfile_server\n}\n", capacity, root)
@@ -60,9 +57,7 @@ func TestAPageThatIncludesAnotherIsChargedOnce(t *testing.T) {
 			reset(t, "site", "127.0.0.1", "@share")
 			for i := range capacity + 1 {
 				response, err := client.Get("http://" + address + path)
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
+				check.OK(t, err, "%s", name)
 				text, _ := io.ReadAll(response.Body)
 				response.Body.Close()
 				want := http.StatusOK
@@ -82,9 +77,7 @@ func TestAPageThatIncludesAnotherIsChargedOnce(t *testing.T) {
 func reset(t *testing.T, zone string, keys ...string) {
 	t.Helper()
 	for _, key := range keys {
-		if err := servertest.TheMemory(t).Reset(context.Background(), zone, key, false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, servertest.TheMemory(t).Reset(context.Background(), zone, key, false))
 	}
 }
 
@@ -113,9 +106,7 @@ func TestNoClientPassesForTheServerItself(t *testing.T) {
 				r.Header.Del("Connection")
 			}
 			response, err := client.Do(r)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			check.OK(t, err, "%s", name)
 			response.Body.Close()
 			if response.StatusCode == http.StatusOK {
 				passed++
@@ -140,17 +131,12 @@ func TestAClientWithTheAddressOfIncludedRequestsIsCharged(t *testing.T) {
 	answers := bufio.NewReader(conn)
 	for i := range capacity + 1 {
 		fmt.Fprintf(conn, "GET /part.html HTTP/1.1\r\nHost: %s\r\nCaddy-Templates-Include: 1\r\n\r\n", plain)
-		response, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := check.Must(http.ReadResponse(answers, nil))(t)
 		_, _ = io.Copy(io.Discard, response.Body)
 		want := http.StatusOK
 		if i == capacity {
 			want = http.StatusTooManyRequests
 		}
-		if response.StatusCode != want {
-			t.Errorf("request %d: got %v, want %v", i+1, response.StatusCode, want)
-		}
+		check.Equal(t, response.StatusCode, want, "request %d", i+1)
 	}
 }

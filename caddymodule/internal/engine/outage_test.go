@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestPoliciesAreEachZonesOwn(t *testing.T) {
@@ -48,12 +49,8 @@ func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 		s := servertest.RunShared(t, "on_store_error deny", "zone z {\nlimit 2 1/h\n}")
 		servertest.TheShared.Down.Store(true)
 		w := s.From(servertest.Someone).Get("/")
-		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" {
-			t.Errorf("got %v with Retry-After %q, want 503 with 5", w.Code, w.Header().Get("Retry-After"))
-		}
-		if got := s.Counts(t)["z"]["refused store"]; got != 1 {
-			t.Errorf("refused for want of a store: got %v counted, want 1", got)
-		}
+		check.That(t, w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "5", "got %v with Retry-After %q, want 503 with 5", w.Code, w.Header().Get("Retry-After"))
+		check.Equal(t, s.Counts(t)["z"]["refused store"], 1, "refused for want of a store: counted")
 	})
 }
 
@@ -69,9 +66,7 @@ func TestChargesThatCannotBeCorrectedAreCounted(t *testing.T) {
 			servertest.TheShared.Deaf.Store(true)
 			s.From(servertest.Someone).WantStatuses("/", statuses)
 			synctest.Wait()
-			if got := servertest.Counted(t, telemetry.Unsettled, "z")["unsettled_total"]; got != 2 {
-				t.Errorf("%s: got %v charges counted, want 2", zones, got)
-			}
+			check.Equal(t, servertest.Counted(t, telemetry.Unsettled, "z")["unsettled_total"], 2, "%s: charges counted", zones)
 		})
 	}
 }
@@ -84,14 +79,12 @@ func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 		before := servertest.TheShared.Takes.Load()
 		for range 100 {
 			w := c.Get("/")
-			if after, _ := strconv.Atoi(w.Header().Get("Retry-After")); w.Code != http.StatusTooManyRequests || after < 595 || after > 600 {
-				t.Fatalf("got %v with Retry-After %d, want 429 with some 600", w.Code, after)
-			}
+			after, _ := strconv.Atoi(w.Header().Get("Retry-After"))
+			check.Assume(t, w.Code == http.StatusTooManyRequests && after >= 595 && after <= 600, "got %v with Retry-After %d, want 429 with some 600", w.Code, after)
 			<-time.After(50 * time.Millisecond)
 		}
-		if got := servertest.TheShared.Takes.Load() - before; got > 6 {
-			t.Errorf("in 5 s of asking: got the store asked %d times, want at most 6", got)
-		}
+		got := servertest.TheShared.Takes.Load() - before
+		check.That(t, got <= 6, "in 5 s of asking: got the store asked %d times, want at most 6", got)
 	})
 }
 
@@ -107,14 +100,11 @@ func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 		synctest.Wait()
 		s.Stop()
 		synctest.Wait()
-		if got := servertest.TheShared.Closed.Load(); got != 0 {
-			t.Error("while requests wait: got the store closed, want it open")
-		}
+		check.Equal(t, servertest.TheShared.Closed.Load(), 0, "while requests wait: times the store was closed")
 		<-time.After(3 * time.Second)
 		synctest.Wait()
-		if got := servertest.TheShared.Closed.Load(); got != 1 || codes != [2]int{200, 200} {
-			t.Errorf("after their end: got it closed %d times after answers %v, want once after 200 and 200", got, codes)
-		}
+		got := servertest.TheShared.Closed.Load()
+		check.That(t, got == 1 && codes == [2]int{200, 200}, "after their end: got it closed %d times after answers %v, want once after 200 and 200", got, codes)
 	})
 }
 
@@ -133,20 +123,15 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 		synctest.Wait()
 		c.Statuses(5, "/")
 		for text, want := range map[string]int{"the store is down": 1, "the store is up again": 1, "asking the store": 1} {
-			if got := len(s.Logs.Lines(t, text)); got != want {
-				t.Errorf("log lines that say %q: got %d, want %d", text, got, want)
-			}
+			check.Equal(t, len(s.Logs.Lines(t, text)), want, "log lines that say %q", text)
 		}
 		for name, want := range map[string]float64{
 			"caddy_throttle_breaker_open": 0, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
 		} {
-			if got := s.StoreMetric(t, name); got != want {
-				t.Errorf("%s: got %v, want %v", name, got, want)
-			}
+			check.Equal(t, s.StoreMetric(t, name), want, "%s", name)
 		}
-		if got := s.Metric(t, "caddy_throttle_without_store_total"); len(got) != 1 || got[0].Value != 50 {
-			t.Errorf("decided without the store: got %v, want 50", got)
-		}
+		got := s.Metric(t, "caddy_throttle_without_store_total")
+		check.That(t, len(got) == 1 && got[0].Value == 50, "decided without the store: got %v, want 50", got)
 	})
 }
 
@@ -154,9 +139,7 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 func started(t *testing.T, config string) *servertest.Site {
 	t.Helper()
 	s := servertest.Run(t, config)
-	if err := s.Module().Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.Module().Start())
 	t.Cleanup(func() {
 		time.Sleep(time.Second) // for what no request waits for
 		_ = s.Module().Stop()
@@ -241,9 +224,7 @@ func TestForeignStores(t *testing.T) {
 			r.RemoteAddr = "198.51.100.1:1"
 			s.Do(r)
 		}
-		if s.Engine().Shared.Failing() {
-			t.Error("after hang-ups: got the store failing")
-		}
+		check.That(t, !s.Engine().Shared.Failing(), "after hang-ups: got the store failing")
 		servertest.TheShared.Slow.Store(int64(700 * time.Millisecond))
 		began := time.Now()
 		if w := c.Get("/"); w.Code != http.StatusServiceUnavailable || time.Since(began) != 50*time.Millisecond {
@@ -282,13 +263,10 @@ func TestCallsOfTheStore(t *testing.T) {
 				s := servertest.RunShared(t, "", test.zones)
 				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"user": "a", "rows": [1,2,3]}`))
 				r.Header.Set("Content-Type", "application/json")
-				if w := s.Do(r); w.Code != http.StatusOK {
-					t.Fatalf("got %d, want 200", w.Code)
-				}
+				check.Need(t, s.Do(r).Code, http.StatusOK)
 				synctest.Wait()
-				if takes, settles := servertest.TheShared.Takes.Load(), servertest.TheShared.Settles.Load(); takes != test.takes || settles != test.settles {
-					t.Errorf("got %d takes and %d settlements, want %d and %d", takes, settles, test.takes, test.settles)
-				}
+				takes, settles := servertest.TheShared.Takes.Load(), servertest.TheShared.Settles.Load()
+				check.That(t, takes == test.takes && settles == test.settles, "got %d takes and %d settlements, want %d and %d", takes, settles, test.takes, test.settles)
 			})
 		})
 	}
@@ -302,9 +280,7 @@ func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *test
 		const config = "{\nthrottle {\nstore test_shared\n}\n}\nhttp:// {\nthrottle site 5 1/s\n}"
 		start := func() *servertest.Site {
 			s := servertest.Run(t, config)
-			if err := s.Module().Start(); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, s.Module().Start())
 			return s
 		}
 		wantLines := func(s *servertest.Site, want int) {

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // wantFullness allows for rounding.
 func wantFullness(t *testing.T, s *servertest.FuncSite, want float64) {
 	t.Helper()
-	if got := s.Fullness("waits", servertest.Office, 6, 1, false); math.Abs(got-want) > 1e-5 {
-		t.Errorf("got level %v, want %v", got, want)
-	}
+	got := s.Fullness("waits", servertest.Office, 6, 1, false)
+	check.That(t, math.Abs(got-want) <= 1e-5, "got level %v, want %v", got, want)
 }
 
 func TestTheLastInTheQueueGivesItsPlaceBackWhenItLeaves(t *testing.T) {
@@ -40,9 +40,8 @@ func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
 		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nrefusal retry_after fit", 0)
 		visits := s.Visits(4, servertest.Office, "/")
 		wantFullness(t, s, 3)
-		if v := visits[3]; v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") != "3" {
-			t.Errorf("got %v with Retry-After %q, want 429 with 3", v.Code, v.Header().Get("Retry-After"))
-		}
+		v := visits[3]
+		check.That(t, v.Code == http.StatusTooManyRequests && v.Header().Get("Retry-After") == "3", "got %v with Retry-After %q, want 429 with 3", v.Code, v.Header().Get("Retry-After"))
 		// max_waiting is per zone, not per key. Requests that need not wait do
 		// not count.
 		visits = append(visits, s.Visit(servertest.Visitor, "/"), s.Visit(servertest.Visitor, "/"))
@@ -64,16 +63,12 @@ func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
 		s.Exit()
 		servertest.Sleep(0)
 		for _, v := range waiting {
-			if !v.Ended || v.Reached || v.Code != http.StatusServiceUnavailable {
-				t.Errorf("got %v, over %v, want 503", v.Code, v.Ended)
-			}
+			check.That(t, v.Ended && !v.Reached && v.Code == http.StatusServiceUnavailable, "got %v, over %v, want 503", v.Code, v.Ended)
 		}
 		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "refused waiting": 3})
 		late := s.Visit(servertest.Visitor, "/") // need not wait
 		servertest.Sleep(time.Minute)
-		if first.Code != http.StatusOK || late.Code != http.StatusOK {
-			t.Errorf("got %v and %v for who need not wait, want 200", first.Code, late.Code)
-		}
+		check.That(t, first.Code == http.StatusOK && late.Code == http.StatusOK, "got %v and %v for who need not wait, want 200", first.Code, late.Code)
 		servertest.WantEmpty(t, "waits")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
@@ -47,29 +48,19 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 		w := c.Send(test.method, "/")
 		var problem struct{ Message string }
 		_ = json.Unmarshal(w.Body.Bytes(), &problem)
-		if (w.Code == http.StatusOK) != (test.want == "") || !strings.HasPrefix(problem.Message, test.want) {
-			t.Errorf("request %d: got %v, %s, want %q", i+1, w.Code, w.Body, test.want)
-		}
+		check.That(t, (w.Code == http.StatusOK) == (test.want == "") && strings.HasPrefix(problem.Message, test.want), "request %d: got %v, %s, want %q", i+1, w.Code, w.Body, test.want)
 	}
-	if got := s.From(servertest.Someone).Get("/").Body.String(); !strings.Contains(got, ">Too many pages.</p>") {
-		t.Errorf("got %s, want the message on the page", got)
-	}
+	check.Contains(t, s.From(servertest.Someone).Get("/").Body.String(), ">Too many pages.</p>", "want the message on the page")
 }
 
 func TestThePageIsReadWhenTheConfigIsLoaded(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
-	if err := os.WriteFile(page, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(page, []byte("old"), 0o600))
 	s := servertest.Run(t, "http:// {\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\nrespond ok\n}")
 	c := s.From(servertest.Someone)
 	c.Passes(1, "/")
-	if err := os.Remove(page); err != nil {
-		t.Fatal(err)
-	}
-	if got := c.Get("/").Body.String(); got != "old" {
-		t.Errorf("got %q, want %q", got, "old")
-	}
+	check.OK(t, os.Remove(page))
+	check.Equal(t, c.Get("/").Body.String(), "old")
 }
 
 func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
@@ -89,15 +80,10 @@ func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
 	c.Passes(1, "/")
 	w := c.Get("/")
 	const want = "429 Too Many Requests refused by throttle login refused capacity 60 203.0.113.7"
-	if got := w.Body.String(); w.Code != http.StatusTooManyRequests || got != want {
-		t.Errorf("got %v %q, want 429 %q", w.Code, got, want)
-	}
-	if got := w.Header().Get("Retry-After"); got != "60" {
-		t.Errorf("Retry-After: got %q, want 60", got)
-	}
-	if got := w.Header().Get("Cache-Control"); got != "no-store" {
-		t.Errorf("Cache-Control: got %q, want no-store", got)
-	}
+	got := w.Body.String()
+	check.That(t, w.Code == http.StatusTooManyRequests && got == want, "got %v %q, want 429 %q", w.Code, got, want)
+	check.Equal(t, w.Header().Get("Retry-After"), "60", "Retry-After")
+	check.Equal(t, w.Header().Get("Cache-Control"), "no-store", "Cache-Control")
 }
 
 func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
@@ -130,29 +116,24 @@ func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
 				}
 				w := c.Get("/")
 				code := servertest.CodeOn(t, w)
-				if w.Code != test.status || code == "" {
-					t.Fatalf("got %d with %q, want %d with a code", w.Code, w.Body, test.status)
-				}
+				check.Assume(t, w.Code == test.status && code != "", "got %d with %q, want %d with a code", w.Code, w.Body, test.status)
 				servertest.Sleep(time.Minute)
 				got := s.Why(strings.ToLower(strings.ReplaceAll(code, "-", "")))
 				if r := got.Refusal; r == nil || r.Code != code || r.Zone != "gate" || r.Reason != test.reason || time.Since(r.At) != time.Minute {
 					t.Fatalf("got %+v, want the refusal by gate a minute ago, for %s", r, test.reason)
 				}
 				if test.reason == "capacity" {
-					if r := got.Refusal; r.Key != "203.0.113.7" || r.Cost != 1 || r.Capacity != 1 || r.Wait < 3000 {
-						t.Errorf("got %+v, want key, cost, capacity and wait", r)
-					}
+					r := got.Refusal
+					check.That(t, r.Key == "203.0.113.7" && r.Cost == 1 && r.Capacity == 1 && r.Wait >= 3000, "got %+v, want key, cost, capacity and wait", r)
 					if len(got.Buckets) != 1 || got.Buckets[0].Level < 0.9 || (got.Buckets[0].Blocked > 0) != strings.Contains(test.zone, "block") {
 						t.Errorf("got the buckets %+v, want that of gate as it is now", got.Buckets)
 					}
 				}
 				lines := s.Logs.Lines(t, "handled request")
-				if field, _ := lines[len(lines)-1]["throttle"].(map[string]any); field["support_code"] != code {
-					t.Errorf("got %v in the access log, want the code %s", field, code)
-				}
-				if again := servertest.CodeOn(t, c.Get("/")); again == code || again == "" {
-					t.Errorf("got the code %q once more, want another", again)
-				}
+				field, _ := lines[len(lines)-1]["throttle"].(map[string]any)
+				check.That(t, field["support_code"] == code, "got %v in the access log, want the code %s", field, code)
+				again := servertest.CodeOn(t, c.Get("/"))
+				check.That(t, again != code && again != "", "got the code %q once more, want another", again)
 				s.Stop()
 			})
 		})
@@ -165,14 +146,12 @@ func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {
 		for _, accept := range []string{"text/html", "application/json", "*/*"} {
 			c := s.From(servertest.Someone).With("Accept", accept)
 			c.Get("/")
-			if w := c.Get("/"); servertest.CodeOn(t, w) != "" || strings.Contains(w.Body.String(), "upport") {
-				t.Errorf("%s, %s: got %q, want no code", option, accept, w.Body)
-			}
+			w := c.Get("/")
+			check.That(t, servertest.CodeOn(t, w) == "" && !strings.Contains(w.Body.String(), "upport"), "%s, %s: got %q, want no code", option, accept, w.Body)
 		}
 		for _, line := range s.Logs.Lines(t, "handled request") {
-			if field, _ := line["throttle"].(map[string]any); field["support_code"] != nil {
-				t.Errorf("%s: got %v in the access log, want no code", option, field)
-			}
+			field, _ := line["throttle"].(map[string]any)
+			check.That(t, field["support_code"] == nil, "%s: got %v in the access log, want no code", option, field)
 		}
 		s.Stop()
 	}
@@ -183,9 +162,8 @@ func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
 		s := servertest.Run(t, "http:// {\nthrottle gate 1 1/h {\nrefusal {\n\tpage "+page+"\n}\n}\nrespond ok\n}")
 		c := s.From(servertest.Someone)
 		c.Passes(1, "/")
-		if w := c.Get("/"); (servertest.CodeOn(t, w) != "") != shown {
-			t.Errorf("%s: got %q, want a code on it: %v", page, w.Body, shown)
-		}
+		w := c.Get("/")
+		check.That(t, (servertest.CodeOn(t, w) != "") == shown, "%s: got %q, want a code on it: %v", page, w.Body, shown)
 		s.Stop()
 	}
 }
@@ -235,12 +213,8 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 		{"198.51.100.1:1", "POST", `"posts";q=10;qu="cost";w=10`, `"posts";r=5;t=1`},
 	} {
 		w := s.From(test.addr).Send(test.method, "/")
-		if got := w.Header().Get("RateLimit-Policy"); got != test.policy {
-			t.Errorf("request %d: got RateLimit-Policy %s, want %s", i+1, got, test.policy)
-		}
-		if got := w.Header().Get("RateLimit"); got != test.limit {
-			t.Errorf("request %d: got RateLimit %s, want %s", i+1, got, test.limit)
-		}
+		check.Equal(t, w.Header().Get("RateLimit-Policy"), test.policy, "request %d: RateLimit-Policy", i+1)
+		check.Equal(t, w.Header().Get("RateLimit"), test.limit, "request %d: RateLimit", i+1)
 	}
 }
 
@@ -282,15 +256,11 @@ func TestSharedCache(t *testing.T) {
 		method, path, _ := strings.Cut(request, " ")
 		h := s.From(servertest.Someone).Send(method, path).Header()
 		ours := slices.DeleteFunc(slices.Clone(h["Ratelimit"]), func(v string) bool { return !strings.HasPrefix(v, `"pages"`) })
-		if len(ours) != want || len(h["Ratelimit-Policy"]) != want {
-			t.Errorf("%s: got %v, want %d limits of ours", request, h, want)
-		}
-		if others := len(h["Ratelimit"]) - len(ours); (others == 1) != (path == "/own") {
-			t.Errorf("%s: got %d limits of the upstream in %v", request, others, h)
-		}
-		if _, left := h["Ratelimit-Policy"]; left != (want > 0) {
-			t.Errorf("%s: got the policy in %v: %v", request, h, left)
-		}
+		check.That(t, len(ours) == want && len(h["Ratelimit-Policy"]) == want, "%s: got %v, want %d limits of ours", request, h, want)
+		others := len(h["Ratelimit"]) - len(ours)
+		check.That(t, (others == 1) == (path == "/own"), "%s: got %d limits of the upstream in %v", request, others, h)
+		_, left := h["Ratelimit-Policy"]
+		check.That(t, left == (want > 0), "%s: got the policy in %v: %v", request, h, left)
 	}
 }
 

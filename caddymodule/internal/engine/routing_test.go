@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
@@ -112,23 +113,15 @@ func TestExemptRequestsAreNotCharged(t *testing.T) {
 	c := s.From(servertest.Someone)
 	for range 5 {
 		for _, free := range []string{"/", "/assets/x.css", "/app/free", "/app/ping", "/app/admin"} {
-			if got := c.Get(free).Code; got != http.StatusOK {
-				t.Fatalf("%s: got %v, want 200", free, got)
-			}
+			check.Need(t, c.Get(free).Code, http.StatusOK, "%s", free)
 		}
-		if got := c.With("X-Health", "ok").Get("/app").Code; got != http.StatusOK {
-			t.Fatalf("with a header: got %v, want 200", got)
-		}
+		check.Need(t, c.With("X-Health", "ok").Get("/app").Code, http.StatusOK, "with a header")
 	}
 	c.Passes(2, "/app/x")
 	for _, charged := range []string{"/", "/assets/x.css"} {
-		if got := c.Send(http.MethodPost, charged).Code; got != http.StatusTooManyRequests {
-			t.Errorf("POST %s: got %v, want 429", charged, got)
-		}
+		check.Equal(t, c.Send(http.MethodPost, charged).Code, http.StatusTooManyRequests, "POST %s", charged)
 	}
-	if got := s.From("192.0.2.1:1").Send(http.MethodPost, "/app/admin").Code; got != http.StatusOK {
-		t.Errorf("another address: got %v, want 200", got)
-	}
+	check.Equal(t, s.From("192.0.2.1:1").Send(http.MethodPost, "/app/admin").Code, http.StatusOK, "another address")
 }
 
 func TestConcurrentRequestsAreAdmittedUpToTheCapacity(t *testing.T) {
@@ -164,14 +157,10 @@ func TestConcurrentRequestsAreAdmittedUpToTheCapacity(t *testing.T) {
 	all := int32(0)
 	for i := range passed {
 		n := passed[i].Load()
-		if n > 30 {
-			t.Errorf("client %d: got %v admitted, want at most 30", i, n)
-		}
+		check.That(t, n <= 30, "client %d: got %v admitted, want at most 30", i, n)
 		all += n
 	}
-	if all != 100 {
-		t.Errorf("got %v admitted, want 100", all)
-	}
+	check.Equal(t, all, 100, "admitted")
 }
 
 // TestVerdictsAreShown wherever the config of the server names them.
@@ -184,14 +173,10 @@ func TestVerdictsAreShown(t *testing.T) {
 		"a route within":          "route /* {\nvars seen {http.throttle.decision}\nrespond {vars.seen}\n}",
 	} {
 		s := servertest.Run(t, ":80 {\nroute {\nthrottle z 5 1/d\n"+rest+"\n}\n}")
-		if got := s.From(servertest.Someone).Get("/").Body.String(); got != "admitted" {
-			t.Errorf("%s, in a route: got %q, want admitted", name, got)
-		}
+		check.Equal(t, s.From(servertest.Someone).Get("/").Body.String(), "admitted", "%s, in a route", name)
 		s.Stop()
 		s = servertest.Run(t, "{\norder throttle first\n}\n:80 {\nthrottle z 5 1/d\n"+rest+"\n}")
-		if got := s.From(servertest.Someone).Get("/").Body.String(); got != "admitted" {
-			t.Errorf("%s: got %q, want admitted", name, got)
-		}
+		check.Equal(t, s.From(servertest.Someone).Get("/").Body.String(), "admitted", "%s", name)
 		s.Stop()
 	}
 	const other = "http://other.example.com {\nrespond other\n}\n"
@@ -203,9 +188,7 @@ func TestVerdictsAreShown(t *testing.T) {
 		"a global zone with its own page": "{\nthrottle {\nzone z {\nlimit 5 1/d\nrefusal {\npage {\ntext \"{http.throttle.zone}\"\n}\n}\n}\n}\n}\n" + other + "http://example.com {\nroute {\nthrottle z\nvars a admitted\nrespond {vars.a}\n}\n}",
 	} {
 		s := servertest.Run(t, site)
-		if got := s.From(servertest.Someone).Get("/").Body.String(); got != "admitted" {
-			t.Errorf("%s: got %q, want admitted", name, got)
-		}
+		check.Equal(t, s.From(servertest.Someone).Get("/").Body.String(), "admitted", "%s", name)
 		s.Stop()
 	}
 }
@@ -236,13 +219,8 @@ func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 				first := c.Get("/").Header().Get("Retry-After")
 				<-time.After(100 * time.Millisecond)
 				later := c.Get("/").Header().Get("Retry-After")
-				if first != test.first || later != test.later {
-					t.Fatalf("Retry-After: got %q and then %q, want %q and %q", first, later, test.first, test.later)
-				}
-				wait, err := time.ParseDuration(later + "s")
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.Assume(t, first == test.first && later == test.later, "Retry-After: got %q and then %q, want %q and %q", first, later, test.first, test.later)
+				wait := check.Must(time.ParseDuration(later + "s"))(t)
 				time.Sleep(wait)
 				c.Passes(test.after, "/")
 			})
@@ -255,9 +233,7 @@ func TestSeveralZonesAreChargedAllOrNone(t *testing.T) {
 	c := s.From(servertest.Someone)
 	c.Passes(1, "/both")
 	for range 10 {
-		if got := c.Get("/both").Code; got != http.StatusTooManyRequests {
-			t.Fatalf("got %v, want 429", got)
-		}
+		check.Need(t, c.Get("/both").Code, http.StatusTooManyRequests)
 	}
 	c.Passes(4, "/large")
 }
@@ -282,10 +258,7 @@ func TestRetryAfterIsTrueForAnyLimitAndCost(t *testing.T) {
 			c := s.From(servertest.Someone)
 			for c.Get("/").Code == http.StatusOK {
 			}
-			seconds, err := strconv.Atoi(c.Get("/").Header().Get("Retry-After"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			seconds := check.Must(strconv.Atoi(c.Get("/").Header().Get("Retry-After")))(t)
 			time.Sleep(time.Duration(seconds-1) * time.Second)
 			early := c.Get("/").Code
 			<-time.After(time.Second)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func settleFails(after time.Duration, err error) func(http.ResponseWriter, *http.Request) error {
@@ -43,9 +44,8 @@ func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 				s := servertest.NewFuncZone(t, test.options)
 				s.Serve = test.serve
 				s.Get("/x")
-				if got := s.Level("settled", false); math.Abs(got-test.want) > 1e-3 {
-					t.Errorf("got level %v, want %v", got, test.want)
-				}
+				got := s.Level("settled", false)
+				check.That(t, math.Abs(got-test.want) <= 1e-3, "got level %v, want %v", got, test.want)
 			})
 		})
 	}
@@ -77,9 +77,8 @@ func TestTheHeaderThatTellsTheCostIsNotForTheClient(t *testing.T) {
 			s := servertest.NewFuncSite(t, "throttle {\nzone plain {\nlimit 1000 1/d\nmatch path /free\n}\nzone settled {\nlimit 1000 1/d\ncost 2\nsettle header X-Cost\nexempt path /free /exempt\n}\n}\nsettle_upstream")
 			s.Serve = test.serve
 			w, _ := s.Get(test.path)
-			if got, other := w.Header()["X-Cost"], w.Header().Get("X-Other"); got != nil || other != "4" {
-				t.Errorf("the client sees X-Cost %q and X-Other %q, want none and 4", got, other)
-			}
+			got, other := w.Header()["X-Cost"], w.Header().Get("X-Other")
+			check.That(t, got == nil && other == "4", "the client sees X-Cost %q and X-Other %q, want none and 4", got, other)
 			s.WantLevel("settled", test.want)
 		})
 	}
@@ -99,12 +98,10 @@ func TestAPanicSettlesOnceAndGoesOnUntouched(t *testing.T) {
 	for _, value := range []any{http.ErrAbortHandler, broken, "a text", &http.Request{}} {
 		s := servertest.NewFuncZone(t, "cost 1\nsettle header X-Cost")
 		s.Serve = settlePanics(value)
-		if _, panicked := s.Get("/"); panicked != value {
-			t.Errorf("got the panic %v, want %v", panicked, value)
-		}
-		if n, diff := s.Store.Sum(); n != 1 || diff != 2 {
-			t.Errorf("got %d settlements of %v together, want one of 2", n, diff)
-		}
+		_, panicked := s.Get("/")
+		check.That(t, panicked == value, "got the panic %v, want %v", panicked, value)
+		n, diff := s.Store.Sum()
+		check.That(t, n == 1 && diff == 2, "got %d settlements of %v together, want one of 2", n, diff)
 		s.WantLevel("settled", 3)
 	}
 }
@@ -127,9 +124,7 @@ func TestAPanicBeforeThereAreHeadersTellsNothing(t *testing.T) {
 			}
 			s.Get("/")
 			s.WantLevel("settled", 2)
-			if got := s.Unsettled("settled"); got != test.unknown {
-				t.Errorf("got %v unsettled, want %v", got, test.unknown)
-			}
+			check.Equal(t, s.Unsettled("settled"), test.unknown, "unsettled")
 		})
 	}
 }
@@ -152,14 +147,11 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 	w, _ := s.Get("/x")
 	for zone, want := range map[string]float64{"outer": 3, "middle": 0, "inner": 3, "seconds": 0, "status": 7} {
 		s.WantLevel(zone, want)
-		if got := s.Unsettled(zone); got != 0 {
-			t.Errorf("zone %s: got %v unsettled, want none", zone, got)
-		}
+		check.Equal(t, s.Unsettled(zone), 0, "zone %s: unsettled", zone)
 	}
 	for _, name := range []string{"X-Cost", "X-Other"} {
-		if got := w.Header()[name]; got != nil {
-			t.Errorf("the client sees %s %q, want none", name, got)
-		}
+		got := w.Header()[name]
+		check.That(t, got == nil, "the client sees %s %q, want none", name, got)
 	}
 	zones := fmt.Sprint(servertest.Logged(seen)["zones"])
 	if got := strings.Count(zones, "settled:"); got != 4 {
@@ -174,9 +166,8 @@ func TestAStoreThatIsDownLetsPassAndHidesWhatTheUpstreamTells(t *testing.T) {
 		s.Serve = servertest.Says(200, "X-Cost", "3")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest("POST", "http://example.com/", strings.NewReader("[1,2]")))
-		if got := w.Header()["X-Cost"]; w.Code != http.StatusOK || got != nil {
-			t.Errorf("take %d fails: got %v and X-Cost %q, want 200 and none", take, w.Code, got)
-		}
+		got := w.Header()["X-Cost"]
+		check.That(t, w.Code == http.StatusOK && got == nil, "take %d fails: got %v and X-Cost %q, want 200 and none", take, w.Code, got)
 		if n, _ := s.Store.Sum(); n != 2-take {
 			t.Errorf("take %d fails: got %d settlements, want one if the zone that settles was asked", take, n)
 		}
@@ -196,9 +187,8 @@ func TestWithoutSettleNothingStandsBetween(t *testing.T) {
 	} {
 		s := servertest.NewFuncZone(t, test.options)
 		s.Serve = func(w http.ResponseWriter, _ *http.Request) error {
-			if _, wrapped := w.(*limit.Observer); wrapped != test.wrapped {
-				t.Errorf("%q, %s: got a %T, want it wrapped: %v", test.options, test.path, w, test.wrapped)
-			}
+			_, wrapped := w.(*limit.Observer)
+			check.That(t, wrapped == test.wrapped, "%q, %s: got a %T, want it wrapped: %v", test.options, test.path, w, test.wrapped)
 			return nil
 		}
 		s.Get(test.path)
@@ -276,12 +266,9 @@ func TestRefund(t *testing.T) {
 				s := servertest.NewFuncZone(t, "cost 10\n"+test.options)
 				s.Serve = test.serve
 				s.Get("/x")
-				if got := s.Level("settled", false); math.Abs(got-test.want) > 1e-2 {
-					t.Errorf("got level %v, want %v", got, test.want)
-				}
-				if got := s.Unsettled("settled"); got != 0 {
-					t.Errorf("got %v unsettled, want none", got)
-				}
+				got := s.Level("settled", false)
+				check.That(t, math.Abs(got-test.want) <= 1e-2, "got level %v, want %v", got, test.want)
+				check.Equal(t, s.Unsettled("settled"), 0, "unsettled")
 			})
 		})
 	}
@@ -341,9 +328,8 @@ func TestRefundLetsPeopleIn(t *testing.T) {
 					if password == "right" {
 						s.Serve = servertest.Says(http.StatusFound, "Set-Cookie", "DW0123=who%7C1; path=/; HttpOnly")
 					}
-					if w, _ := s.Get("/"); w.Code == http.StatusTooManyRequests {
-						t.Fatalf("login %d, %s: got 429, want it let in", i+1, password)
-					}
+					w, _ := s.Get("/")
+					check.Assume(t, w.Code != http.StatusTooManyRequests, "login %d, %s: got 429, want it let in", i+1, password)
 					time.Sleep(15 * time.Minute / time.Duration(len(words)))
 				}
 			})

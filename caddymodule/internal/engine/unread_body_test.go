@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestABodyWithoutRoomIsUnread, and the log says so whether or not it is refused.
@@ -41,13 +42,11 @@ func TestABodyWithoutRoomIsUnread(t *testing.T) {
 		defer bodies.SetBounds(body.Bounds{})
 		post("203.0.113.77", "/login") // has the bucket of unclear forms
 		for addr, path := range map[string]string{servertest.Office: "/", "203.0.113.78": "/login"} {
-			if v := post(addr, path); v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") == "" {
-				t.Errorf("%s: got %d, %v, want 429 and a time to wait", path, v.Code, v.Header())
-			}
+			v := post(addr, path)
+			check.That(t, v.Code == http.StatusTooManyRequests && v.Header().Get("Retry-After") != "", "%s: got %d, %v, want 429 and a time to wait", path, v.Code, v.Header())
 		}
-		if post(servertest.Visitor, "/"); !strings.Contains(logged, `"reason":"memory"`) || !strings.Contains(logged, `"cost":10`) {
-			t.Errorf("got the log %s, want the reason and the cost of an unread body", logged)
-		}
+		post(servertest.Visitor, "/")
+		check.That(t, strings.Contains(logged, `"reason":"memory"`) && strings.Contains(logged, `"cost":10`), "got the log %s, want the reason and the cost of an unread body", logged)
 		servertest.WantCounts(t, "items", map[string]float64{"admitted": 3, "refused memory": 1})
 		servertest.WantCounts(t, "names", map[string]float64{"admitted": 1, "refused memory": 1})
 	})

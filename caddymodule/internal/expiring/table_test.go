@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
@@ -12,22 +14,14 @@ func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 	for i := range most {
 		m.Put(i, i, now.Add(time.Minute), now)
 	}
-	if m.Put(most, 0, now.Add(time.Hour), now) {
-		t.Error("a table full of live entries took one more")
-	}
-	if !m.Put(0, 7, now.Add(time.Hour), now) {
-		t.Error("a full table refused a new value for an old key")
-	}
+	check.That(t, !m.Put(most, 0, now.Add(time.Hour), now), "a table full of live entries took one more")
+	check.That(t, m.Put(0, 7, now.Add(time.Hour), now), "a full table refused a new value for an old key")
 	now = now.Add(2 * time.Minute)
-	if !m.Put(most, 0, now.Add(time.Hour), now) {
-		t.Error("a table whose entries are over took no new one")
-	}
+	check.That(t, m.Put(most, 0, now.Add(time.Hour), now), "a table whose entries are over took no new one")
 	for i := range most / 8 {
 		m.Put(most, i, now.Add(time.Hour), now)
 	}
-	if got := m.Len(); got != 2 {
-		t.Errorf("got %d entries after as many changes as remove the others, want 2", got)
-	}
+	check.Equal(t, m.Len(), 2, "entries after as many changes as remove the others")
 }
 
 func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
@@ -59,9 +53,8 @@ func TestAGroupHasItsPart(t *testing.T) {
 		}
 		_, known := s.Get(k, now)
 		kept := s.Put(k, k, now.Add(2*time.Second), now)
-		if want := known || live < most && ofGroup < part; kept != want {
-			t.Fatalf("got it kept: %v, want %v with %d entries, %d of its group", kept, want, live, ofGroup)
-		}
+		want := known || live < most && ofGroup < part
+		check.Assume(t, kept == want, "got it kept: %v, want %v with %d entries, %d of its group", kept, want, live, ofGroup)
 		if kept {
 			until[k] = now.Add(2 * time.Second)
 		}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const (
@@ -26,14 +28,10 @@ func planOf(t testing.TB, fields, arrays []string) *Plan {
 	t.Helper()
 	p := new(Plan)
 	for _, name := range fields {
-		if _, err := p.Field(name); err != nil {
-			t.Fatal(err)
-		}
+		check.Must(p.Field(name))(t)
 	}
 	for _, path := range arrays {
-		if _, err := p.Array(path); err != nil {
-			t.Fatal(err)
-		}
+		check.Must(p.Array(path))(t)
 	}
 	return p
 }
@@ -41,9 +39,7 @@ func planOf(t testing.TB, fields, arrays []string) *Plan {
 func bodyOf(t testing.TB, p *Plan, contentType string, data []byte) *Reading {
 	t.Helper()
 	r := p.Read()
-	if err := r.Body(contentType, "", int64(len(data)), bytes.NewReader(data)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Body(contentType, "", int64(len(data)), bytes.NewReader(data)))
 	return r
 }
 
@@ -198,9 +194,7 @@ func TestField(t *testing.T) {
 		{"an almost multipart", "multipart; xboundary=x", part(logPart), "unclear"},
 	} {
 		p := planOf(t, []string{"log"}, nil)
-		if got := bodyOf(t, p, test.contentType, []byte(test.body)).field(0); got != test.want {
-			t.Errorf("%s: got %.40q, want %.40q", test.about, got, test.want)
-		}
+		check.Equal(t, bodyOf(t, p, test.contentType, []byte(test.body)).field(0), test.want, "%s", test.about)
 	}
 }
 
@@ -208,13 +202,9 @@ func TestField(t *testing.T) {
 func TestShortNames(t *testing.T) {
 	p := planOf(t, []string{"u", "pwd"}, nil)
 	for body, want := range map[string]string{"u=1": "unclear", "\x00u\x00=": "unclear", "\xff\x01&u=<u": "absent"} {
-		if got := bodyOf(t, p, "application/octet-stream", []byte(body)).field(0); got != want {
-			t.Errorf("%q: got %s, want %s", body, got, want)
-		}
+		check.Equal(t, bodyOf(t, p, "application/octet-stream", []byte(body)).field(0), want, "%q", body)
 	}
-	if got := bodyOf(t, p, "image/png", []byte("\x01&pwd=")).field(1); got != "unclear" {
-		t.Errorf("got a longer name %s, want unclear", got)
-	}
+	check.Equal(t, bodyOf(t, p, "image/png", []byte("\x01&pwd=")).field(1), "unclear", "a longer name")
 }
 
 func TestNestedField(t *testing.T) {
@@ -238,10 +228,7 @@ func TestNestedField(t *testing.T) {
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
 	} {
 		r := bodyOf(t, planOf(t, fields, nil), test.contentType, []byte(test.body))
-		got := r.field(0) + " " + r.field(1) + " " + r.field(2) + " " + r.field(3)
-		if got != test.want {
-			t.Errorf("%s: got %s, want %s", test.body, got, test.want)
-		}
+		check.Equal(t, r.field(0)+" "+r.field(1)+" "+r.field(2)+" "+r.field(3), test.want, "%s", test.body)
 	}
 }
 
@@ -262,15 +249,12 @@ func TestQuery(t *testing.T) {
 			r.Query(query)
 		}
 		r.Query("rows[]=1&rows[=2") // arrays are counted in bodies
-		if err := r.Body(formType, "", -1, strings.NewReader(test.body)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, r.Body(formType, "", -1, strings.NewReader(test.body)))
 		if got := r.field(0) + " " + r.field(1); got != test.want || r.count(2) != "0" {
 			t.Errorf("%.40s, %s: got %s and %s rows, want %s", test.queries, test.body, got, r.count(2), test.want)
 		}
-		if carries := r.Carries(0, 1); carries == (test.want == "absent absent") {
-			t.Errorf("%s, %s: carries %v", test.queries, test.body, carries)
-		}
+		carries := r.Carries(0, 1)
+		check.That(t, carries != (test.want == "absent absent"), "%s, %s: carries %v", test.queries, test.body, carries)
 	}
 }
 
@@ -292,9 +276,7 @@ func TestParts(t *testing.T) {
 		{"a file before it", multiType, "--x\r\n" + `Content-Disposition: form-data; name="a[]"; filename="C:\x\a b; ü'.png"` + "\r\nContent-Type: image/png\r\n\r\n--\r\n\r\n-x\r\n" + good},
 		{"files of .NET and python-requests", multiType, "--x\r\nContent-Disposition: form-data; name=a; filename=a.png; filename*=utf-8''a.png\r\n\r\n\r\n--x\r\n" + `Content-Disposition: form-data; name="b"; filename*=utf-8''%C3%A9` + "\r\n\r\n\r\n" + good},
 	} {
-		if got := bodyOf(t, planOf(t, []string{"log"}, nil), test.contentType, []byte(test.body)).field(0); got != "=a" {
-			t.Errorf("%s: got %s, want =a", test.about, got)
-		}
+		check.Equal(t, bodyOf(t, planOf(t, []string{"log"}, nil), test.contentType, []byte(test.body)).field(0), "=a", "%s", test.about)
 	}
 	for _, test := range []struct{ about, contentType, body string }{
 		{"a file", multiType, twice(logPart + `; filename="a"`)},
@@ -347,9 +329,7 @@ func TestParts(t *testing.T) {
 		{"JSON", multiType, "[1,2]"},
 		{"more than 10,000 parts", multiType, strings.Repeat(strings.TrimSuffix(strings.Replace(good, "log", "x", 2), "--x--\r\n"), 5001) + "--x--\r\n"},
 	} {
-		if got := bodyOf(t, planOf(t, []string{"log"}, nil), test.contentType, []byte(test.body)).field(0); got != "unclear" {
-			t.Errorf("%s: got %s, want unclear", test.about, got)
-		}
+		check.Equal(t, bodyOf(t, planOf(t, []string{"log"}, nil), test.contentType, []byte(test.body)).field(0), "unclear", "%s", test.about)
 	}
 }
 
@@ -409,9 +389,7 @@ func TestItems(t *testing.T) {
 		{"log", multiType, strings.Repeat(strings.TrimSuffix(part(logPart), "--x--\r\n"), 5000) + "--x--\r\n", "10000"},
 		{"f", multiType, strings.TrimSuffix(part(logPart), "--x--\r\n"), "unclear"},
 	} {
-		if got := bodyOf(t, planOf(t, nil, []string{test.path}), test.contentType, []byte(test.body)).count(0); got != test.want {
-			t.Errorf("%s of %.80s: got %s, want %s", test.path, test.body, got, test.want)
-		}
+		check.Equal(t, bodyOf(t, planOf(t, nil, []string{test.path}), test.contentType, []byte(test.body)).count(0), test.want, "%s of %.80s", test.path, test.body)
 	}
 }
 
@@ -443,18 +421,16 @@ func TestReadingFails(t *testing.T) {
 
 func TestPlanRefuses(t *testing.T) {
 	for _, name := range []string{"", "[]", "[a]", "a[", "a]", "a[b", "a[b]c", "_", "1", "log[]", "log[0]", "a\x00", "a\xff", strings.Repeat("a", 129), "a[1][2][3][4][5][6][7][8][b]"} {
-		if _, err := new(Plan).Field(name); err == nil || !strings.Contains(err.Error(), strconv.Quote(name)) {
-			t.Errorf("field %q: got %v, want an error with it", name, err)
-		}
+		_, err := new(Plan).Field(name)
+		check.That(t, err != nil && strings.Contains(err.Error(), strconv.Quote(name)), "field %q: got %v, want an error with it", name, err)
 	}
 	for path, want := range map[string]string{
 		"rows.*": "data.rows", "a..b": "data.rows", ".a": "data.rows", "a.": "data.rows", "@reverse": "data.rows", "a|b": "data.rows", "friends.#(age>1)": "data.rows", "{a,b}": "data.rows",
 		"rows[]": "data.rows", "order[lines]": "data.rows", "_": "data.rows", "a\xff": "data.rows", "a\x00b": "data.rows",
 		"rows.0": "# instead of the index 0", "1.lines": "# instead of the index 1", "orders.-7.lines": "# instead of the index -7", "a.a.a.a.a.a.a.a.a": "no more than 8 keys",
 	} {
-		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) || !strings.Contains(err.Error(), want) {
-			t.Errorf("path %q: got %v, want an error with it and %q", path, err, want)
-		}
+		_, err := new(Plan).Array(path)
+		check.That(t, err != nil && strings.Contains(err.Error(), strconv.Quote(path)) && strings.Contains(err.Error(), want), "path %q: got %v, want an error with it and %q", path, err, want)
 	}
 	p := new(Plan)
 	for i := range mostWanted {
@@ -468,12 +444,9 @@ func TestPlanRefuses(t *testing.T) {
 	if _, err := p.Array(""); err == nil {
 		t.Error("got no error for the 64th")
 	}
-	if got := bodyOf(t, p, formType, []byte("field62=a")).field(62); got != "=a" {
-		t.Errorf("got %s of the last field, want =a", got)
-	}
-	if r := bodyOf(t, new(Plan), jsonType, []byte(`{"a":[1]}`)); r.Carries() {
-		t.Error("a plan without fields carries one")
-	}
+	check.Equal(t, bodyOf(t, p, formType, []byte("field62=a")).field(62), "=a", "of the last field")
+	r := bodyOf(t, new(Plan), jsonType, []byte(`{"a":[1]}`))
+	check.That(t, !r.Carries(), "a plan without fields carries one")
 }
 
 var dashes = strings.Repeat("-", 70)
@@ -561,12 +534,8 @@ func FuzzBody(f *testing.F) {
 		p := planOf(t, everything[0], everything[1])
 		r := bodyOf(t, p, contentType, data)
 		pieces := p.Read()
-		if err := pieces.Body(contentType, "", -1, iotest.OneByteReader(bytes.NewReader(data))); err != nil {
-			t.Fatal(err)
-		}
-		if r.unclear != pieces.unclear || r.found&^r.unclear != pieces.found&^r.unclear {
-			t.Errorf("got %b, %b at once, and %b, %b in pieces", r.found, r.unclear, pieces.found, pieces.unclear)
-		}
+		check.OK(t, pieces.Body(contentType, "", -1, iotest.OneByteReader(bytes.NewReader(data))))
+		check.That(t, r.unclear == pieces.unclear && r.found&^r.unclear == pieces.found&^r.unclear, "got %b, %b at once, and %b, %b in pieces", r.found, r.unclear, pieces.found, pieces.unclear)
 		for i := range p.wanted {
 			if r.field(i) != pieces.field(i) || r.count(i) != pieces.count(i) {
 				t.Errorf("got %s, %s at once, and %s, %s in pieces", r.field(i), r.count(i), pieces.field(i), pieces.count(i))

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // logins are the fields and arrays of a site that takes logins, as its zones ask for them.
@@ -48,13 +50,9 @@ func partsOf(t *testing.T, write func(w *multipart.Writer)) (contentType, body s
 	t.Helper()
 	var text strings.Builder
 	w := multipart.NewWriter(&text)
-	if err := w.SetBoundary("----WebKitFormBoundary7MA4YWxkTrZu0gW"); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, w.SetBoundary("----WebKitFormBoundary7MA4YWxkTrZu0gW"))
 	write(w)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, w.Close())
 	return w.FormDataContentType(), text.String()
 }
 
@@ -115,9 +113,7 @@ func TestHonestBodies(t *testing.T) {
 	} {
 		r := bodyOf(t, planOf(t, logins.fields, logins.arrays), test.contentType, []byte(test.body))
 		counted := !slices.ContainsFunc([]string{"image/", "text/html", "application/atom", "application/grpc", "application/x-ndjson"}, func(kind string) bool { return strings.HasPrefix(test.contentType, kind) })
-		if got := r.all(counted); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.about, got, test.want)
-		}
+		check.Equal(t, r.all(counted), test.want, "%s", test.about)
 	}
 }
 
@@ -147,19 +143,11 @@ func TestUpload(t *testing.T) {
 	at := strings.Index(body, "\r\n\r\n\r\n") + 4
 	r := planOf(t, logins.fields, logins.arrays).Read()
 	video := io.LimitReader(&noise{}, 100<<20)
-	if err := r.Body(contentType, "", -1, io.MultiReader(strings.NewReader(body[:at]), video, strings.NewReader(body[at:]))); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.all(true); got != "log=admin" {
-		t.Errorf("got %q, want log=admin", got)
-	}
+	check.OK(t, r.Body(contentType, "", -1, io.MultiReader(strings.NewReader(body[:at]), video, strings.NewReader(body[at:]))))
+	check.Equal(t, r.all(true), "log=admin")
 	r = planOf(t, logins.fields, logins.arrays).Read()
-	if err := r.Body("video/mp4", "", -1, io.LimitReader(&noise{}, 4<<20)); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.all(false); got != "" {
-		t.Errorf("got %q of a video, want nothing", got)
-	}
+	check.OK(t, r.Body("video/mp4", "", -1, io.LimitReader(&noise{}, 4<<20)))
+	check.Equal(t, r.all(false), "", "of a video")
 }
 
 // noise never ends, and looks like nothing.

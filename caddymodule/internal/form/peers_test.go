@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A request is what readers are asked about.
@@ -141,10 +142,7 @@ func (j *judge) judge(t *testing.T, requests []*request) {
 	}
 	var questions []string
 	for _, of := range requests {
-		question, err := json.Marshal(of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		question := check.Must(json.Marshal(of))(t)
 		questions = append(questions, string(question))
 	}
 	answer := j.rack.Ask(t, strings.Join(questions, "\n"))
@@ -154,9 +152,7 @@ func (j *judge) judge(t *testing.T, requests []*request) {
 		if i > 0 {
 			answer = j.rack.Next(t)
 		}
-		if err := errors.Join(errs[i], json.Unmarshal([]byte(answer), &inRack)); err != nil {
-			t.Fatalf("asking about %q: %v", of, err)
-		}
+		check.OK(t, errors.Join(errs[i], json.Unmarshal([]byte(answer), &inRack)), "asking about %q", of)
 		j.hold(t, of, append(trees[i], inRack...))
 	}
 }
@@ -166,9 +162,7 @@ func (j *judge) hold(t *testing.T, of *request, trees []seen) {
 	t.Helper()
 	r := j.plan.Read()
 	r.Query(string(of.Query))
-	if err := r.Body(of.ContentType, "", int64(len(of.Body)), strings.NewReader(string(of.Body))); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Body(of.ContentType, "", int64(len(of.Body)), strings.NewReader(string(of.Body))))
 	about := fmt.Sprintf("of %q?%q %q", of.ContentType, of.Query, of.Body)
 	for name, f := range j.fields {
 		value, state := r.Field(f)

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestShadow counts on arrival what would be done, and holds nothing up. Who waits when it is
@@ -90,9 +91,8 @@ func TestRefusedFurtherIn(t *testing.T) {
 				}
 				servertest.Sleep(time.Minute)
 				for zone, want := range map[string]float64{"around": test.around, "within": test.within} {
-					if got := s.Fullness(zone, client(1), 100, 1./86400, false); math.Abs(got-want) > .01 {
-						t.Errorf("got level %v of zone %s, want %v", got, zone, want)
-					}
+					got := s.Fullness(zone, client(1), 100, 1./86400, false)
+					check.That(t, math.Abs(got-want) <= .01, "got level %v of zone %s, want %v", got, zone, want)
 				}
 				wantIdle(t, s)
 			})
@@ -129,9 +129,8 @@ func TestSettledSeconds(t *testing.T) {
 				_, _ = send.Write([]byte("body"))
 				send.Close()
 				servertest.Sleep(10 * time.Minute)
-				if got := s.Fullness("seconds", client(1), 1000, 1./86400, false); math.Abs(got-test.want) > .1 {
-					t.Errorf("got %v seconds charged, want %v", got, test.want)
-				}
+				got := s.Fullness("seconds", client(1), 1000, 1./86400, false)
+				check.That(t, math.Abs(got-test.want) <= .1, "got %v seconds charged, want %v", got, test.want)
 				wantIdle(t, s)
 			})
 		})
@@ -154,15 +153,11 @@ func TestPlaceholders(t *testing.T) {
 		}
 		s.Visits(2, client(1), "/")
 		servertest.Sleep(time.Minute)
-		if want := "php|203.0.1.7|delayed||1|||busy||"; got != want {
-			t.Errorf("got %q after a wait, want %q", got, want)
-		}
+		check.Equal(t, got, "php|203.0.1.7|delayed||1|||busy||", "after a wait")
 		takes = time.Minute
 		refused := s.Visits(2, client(1), "/")[1]
 		servertest.Sleep(time.Hour)
-		if got, want := refused.Body.String(), "php|203.0.1.7|refused|timeout|3||1|busy||"; got != want {
-			t.Errorf("got %q after a refusal, want %q", got, want)
-		}
+		check.Equal(t, refused.Body.String(), "php|203.0.1.7|refused|timeout|3||1|busy||", "after a refusal")
 	})
 }
 
@@ -181,9 +176,7 @@ func TestStatus(t *testing.T) {
 			var status wire.Status
 			servertest.AskAdmin(t, s.App.Engine(), http.MethodGet, "/throttle/zones", "", &status)
 			f := status.InFlight[0]
-			if got := fmt.Sprintf("%s: %d of %d slots, %d of %d waiting", f.Mode, f.Running, f.Slots, f.Waiting, f.Queue); got != want {
-				t.Errorf("%s: got %s, want %s", options, got, want)
-			}
+			check.Equal(t, fmt.Sprintf("%s: %d of %d slots, %d of %d waiting", f.Mode, f.Running, f.Slots, f.Waiting, f.Queue), want, "%s", options)
 			servertest.Sleep(time.Minute)
 		})
 	}
@@ -212,9 +205,8 @@ func TestConfigErrors(t *testing.T) {
 		if test.global != "" {
 			apps["throttle"] = test.global
 		}
-		if err := servertest.Provision(t, apps); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s%v: got %v, want an error with %q", test.global, test.http, err, test.want)
-		}
+		err := servertest.Provision(t, apps)
+		check.That(t, err != nil && strings.Contains(err.Error(), test.want), "%s%v: got %v, want an error with %q", test.global, test.http, err, test.want)
 	}
 }
 
@@ -234,9 +226,8 @@ func TestIncludes(t *testing.T) {
 			}
 			v := s.Visit(client(1), "/page")
 			servertest.Sleep(time.Minute)
-			if got := v.Body.String(); v.Code != http.StatusOK || got != "a page with a part" {
-				t.Errorf("%s: got %d %q", directives, v.Code, got)
-			}
+			got := v.Body.String()
+			check.That(t, v.Code == http.StatusOK && got == "a page with a part", "%s: got %d %q", directives, v.Code, got)
 			wantIdle(t, s)
 		})
 	}
@@ -285,9 +276,8 @@ func TestCutOff(t *testing.T) {
 				if test.exits {
 					s.Exit()
 				}
-				if got := <-took; got != test.after || w.Code != test.status {
-					t.Errorf("got %d after %v, want %d after %v", w.Code, got, test.status, test.after)
-				}
+				got := <-took
+				check.That(t, got == test.after && w.Code == test.status, "got %d after %v, want %d after %v", w.Code, got, test.status, test.after)
 				servertest.Sleep(time.Minute)
 				if test.exits {
 					wantWaits(t, visits, 0, -1)

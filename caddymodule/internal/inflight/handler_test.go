@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A client of the tests below, which all come from networks of their own.
@@ -38,9 +38,7 @@ func wantWaits(t *testing.T, visits []*servertest.Visit, want ...float64) {
 			got = append(got, -1)
 		}
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got waits of %v seconds, want %v", got, want)
-	}
+	check.Slices(t, got, want, "seconds: waits")
 }
 
 // wantRefused checks how a request was refused.
@@ -55,12 +53,10 @@ func wantRefused(t *testing.T, v *servertest.Visit, status int, retry string) {
 func wantIdle(t *testing.T, s *servertest.FuncSite) {
 	t.Helper()
 	for name, l := range s.App.Engine().InFlight {
-		if load := l.State.Gate.Load(); load.Running != 0 || load.Waiting != [4]int{} {
-			t.Errorf("%s: got %+v, want nobody running or waiting", name, load)
-		}
-		if memory, file := l.Bodies.Held(); memory+file != 0 {
-			t.Errorf("%s: got %d bytes held in memory and %d in the file, want none", name, memory, file)
-		}
+		load := l.State.Gate.Load()
+		check.That(t, load.Running == 0 && load.Waiting == [4]int{}, "%s: got %+v, want nobody running or waiting", name, load)
+		memory, file := l.Bodies.Held()
+		check.That(t, memory+file == 0, "%s: got %d bytes held in memory and %d in the file, want none", name, memory, file)
 	}
 }
 
@@ -135,12 +131,10 @@ func TestTurns(t *testing.T) {
 		for i := range 5 {
 			visits = append(visits, s.Visit(client(i), "/"))
 		}
-		if v := visits[4]; !v.Ended || v.Code != http.StatusServiceUnavailable {
-			t.Fatalf("got %d, ended %v, want 503 at once", v.Code, v.Ended)
-		}
-		if seconds, _ := strconv.Atoi(visits[4].Header().Get("Retry-After")); seconds < 5 || seconds > 10 {
-			t.Errorf("got Retry-After %d, want from 5 to 10", seconds)
-		}
+		v := visits[4]
+		check.Assume(t, v.Ended && v.Code == http.StatusServiceUnavailable, "got %d, ended %v, want 503 at once", v.Code, v.Ended)
+		seconds, _ := strconv.Atoi(visits[4].Header().Get("Retry-After"))
+		check.That(t, seconds >= 5 && seconds <= 10, "got Retry-After %d, want from 5 to 10", seconds)
 		visits = append(visits, s.Visit(client(9), "/", "X-Rank", "member"))
 		servertest.Sleep(time.Minute)
 		wantWaits(t, visits, 0, -1, -1, -1, -1, 2)
@@ -170,9 +164,8 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		}
 		r, send := upload(client(1), "/", -1)
 		slow := s.Come(r)
-		if n, _ := send.Write([]byte("slow")); n != 4 {
-			t.Fatal("got nobody that reads the body")
-		}
+		n, _ := send.Write([]byte("slow"))
+		check.Assume(t, n == 4, "got nobody that reads the body")
 		servertest.Sleep(time.Minute)
 		visits := []*servertest.Visit{s.Visit(client(2), "/"), s.Visit(client(3), "/"), s.Visit(client(4), "/")}
 		servertest.Sleep(0)
@@ -181,9 +174,7 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		send.Close()
 		servertest.Sleep(time.Minute)
 		wantWaits(t, append(visits, slow), 0, 1, -1, 120)
-		if want := "slow, 4, 4, <nil>"; got[len(got)-1] != want {
-			t.Errorf("got the body %q, want %q", got[len(got)-1], want)
-		}
+		check.Equal(t, got[len(got)-1], "slow, 4, 4, <nil>", "the body")
 		wantIdle(t, s)
 	})
 }
@@ -227,9 +218,7 @@ func TestBodiesThatAreNotReceived(t *testing.T) {
 		conversation := s.Come(r)
 		_, _ = send.Write([]byte("ping"))
 		servertest.Sleep(0)
-		if !conversation.Reached {
-			t.Error("got it received, want it handed on as it comes")
-		}
+		check.That(t, conversation.Reached, "got it received, want it handed on as it comes")
 		wantRefused(t, s.Visit(client(2), "/"), http.StatusTooManyRequests, "1")
 		send.Close()
 		servertest.Sleep(time.Hour)
@@ -269,9 +258,7 @@ func TestClientsThatLeave(t *testing.T) {
 			wantWaits(t, []*servertest.Visit{served, next}, 0, 10)
 			wantIdle(t, s)
 		}
-		if cancelled {
-			t.Error("got a call that has ended with its client, want it to go on")
-		}
+		check.That(t, !cancelled, "got a call that has ended with its client, want it to go on")
 	})
 }
 
@@ -317,9 +304,7 @@ func TestPanics(t *testing.T) {
 			r.RemoteAddr = client(1) + ":1"
 			v := s.Come(r)
 			servertest.Sleep(time.Minute)
-			if v.Panicked != http.ErrAbortHandler {
-				t.Errorf("%s: got %v, want the panic handed on", path, v.Panicked)
-			}
+			check.Equal[any](t, v.Panicked, http.ErrAbortHandler, "%s, want the panic handed on", path)
 			wantIdle(t, s)
 		}
 		failed, ok := s.Visit(client(1), "/fails/exempt"), s.Visit(client(1), "/fails/rank")
@@ -348,9 +333,7 @@ func TestErrors(t *testing.T) {
 					running := func() int { return s.App.Engine().InFlight["php"].State.Gate.Load().Running }
 					v := s.Visit(client(1), path)
 					servertest.Sleep(900 * time.Millisecond)
-					if got := running(); got != 1 {
-						t.Errorf("got %d slots while its error page is made, want one", got)
-					}
+					check.Equal(t, running(), 1, "slots while its error page is made")
 					servertest.Sleep(time.Minute)
 					if !v.Ended || path == "/" && v.Code != http.StatusNotFound {
 						t.Errorf("got %d, ended %v, want 404", v.Code, v.Ended)
@@ -384,9 +367,7 @@ func TestRefusalToErrorRoute(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(strings.Repeat("x", size)))
 		r.RemoteAddr = client(2) + ":1"
 		v := s.Come(r)
-		if read != size || err != nil || v.Code != http.StatusTooManyRequests {
-			t.Errorf("got %d bytes, %v, %d, want %d, none and 429", read, err, v.Code, size)
-		}
+		check.That(t, read == size && err == nil && v.Code == http.StatusTooManyRequests, "got %d bytes, %v, %d, want %d, none and 429", read, err, v.Code, size)
 		servertest.Sleep(2 * time.Minute)
 		wantIdle(t, s)
 	})
@@ -422,9 +403,7 @@ func TestErrorRoutes(t *testing.T) {
 			t.Errorf("got %d %q, ended %v, want the built-in page with 404", second.Code, second.Body, second.Ended)
 		}
 		servertest.Sleep(time.Minute)
-		if first.Code != http.StatusNotFound || first.Body.Len() > 0 {
-			t.Errorf("got %d %q, want the upstream's page", first.Code, first.Body)
-		}
+		check.That(t, first.Code == http.StatusNotFound && first.Body.Len() == 0, "got %d %q, want the upstream's page", first.Code, first.Body)
 		wantIdle(t, s)
 	})
 	servertest.InBubble(t, func(t *testing.T) {
@@ -432,9 +411,7 @@ func TestErrorRoutes(t *testing.T) {
 		v := s.Visit(client(1), "/")
 		v.Leave()
 		servertest.Sleep(900 * time.Millisecond)
-		if got := s.App.Engine().InFlight["php"].State.Gate.Load().Running; got != 1 {
-			t.Errorf("got %d slots while the upstream makes an error page for nobody, want one", got)
-		}
+		check.Equal(t, s.App.Engine().InFlight["php"].State.Gate.Load().Running, 1, "slots while the upstream makes an error page for nobody")
 		servertest.Sleep(time.Minute)
 		wantIdle(t, s)
 	})

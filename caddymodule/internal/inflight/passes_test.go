@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A person is a browser with cookies.
@@ -80,9 +81,7 @@ func (p *person) rankOf(t *testing.T, target string) (rank string) {
 	before := ranked(t)
 	v := p.opens(http.MethodGet, target)
 	servertest.Sleep(0)
-	if !v.Reached {
-		t.Fatalf("got %d, want it to reach the upstream", v.Code)
-	}
+	check.Assume(t, v.Reached, "got %d, want it to reach the upstream", v.Code)
 	for name, n := range ranked(t) {
 		if n != before[name] {
 			rank = name
@@ -94,9 +93,7 @@ func (p *person) rankOf(t *testing.T, target string) (rank string) {
 
 func (p *person) wantRank(t *testing.T, want string) {
 	t.Helper()
-	if got := p.rankOf(t, "/"); got != want {
-		t.Errorf("got the rank %q, want %q", got, want)
-	}
+	check.Equal(t, p.rankOf(t, "/"), want, "the rank")
 }
 
 // ranked returns how many requests were served so far, by rank.
@@ -114,9 +111,8 @@ func ranked(t *testing.T) map[string]float64 {
 // wantPasses checks how many events of passes were counted.
 func wantPasses(t *testing.T, want map[string]float64) {
 	t.Helper()
-	if got := servertest.Counted(t, inflight.PassEvents, "php"); !maps.Equal(got, want) {
-		t.Errorf("got the passes %v, want %v", got, want)
-	}
+	got := servertest.Counted(t, inflight.PassEvents, "php")
+	check.That(t, maps.Equal(got, want), "got the passes %v, want %v", got, want)
 }
 
 // busySite is a site with one slot, which somebody holds for so long.
@@ -145,9 +141,7 @@ func TestPassesOfRefused(t *testing.T) {
 			t.Fatalf("got %d with Refresh %q, want it refused, with a page that reloads when it is told to come", refused.Code, refused.Header().Get("Refresh"))
 		}
 		wait := ann.keeps(refused)
-		if wait < 5*time.Second || wait > 10*time.Second || ann.cookies[passOf] == "" {
-			t.Fatalf("got Retry-After %v and the cookies %v, want from 5 to 10 s and a pass", wait, ann.cookies)
-		}
+		check.Assume(t, wait >= 5*time.Second && wait <= 10*time.Second && ann.cookies[passOf] != "", "got Retry-After %v and the cookies %v, want from 5 to 10 s and a pass", wait, ann.cookies)
 		servertest.Sleep(wait - time.Second)
 		ann.wantRank(t, "first") // it comes too early
 		servertest.Sleep(time.Minute)
@@ -188,13 +182,10 @@ func TestPassesOfRefused(t *testing.T) {
 				if !v.Ended { // it waits: its rank is better now
 					servertest.Sleep(5 * time.Second)
 				}
-				if reloads := v.Header().Get("Refresh") != ""; v.Code != http.StatusServiceUnavailable || reloads != (try < 3) {
-					t.Errorf("try %d: got %d and a page that reloads: %v", try+1, v.Code, reloads)
-				}
+				reloads := v.Header().Get("Refresh") != ""
+				check.That(t, v.Code == http.StatusServiceUnavailable && reloads == (try < 3), "try %d: got %d and a page that reloads: %v", try+1, v.Code, reloads)
 				wait := ann.keeps(v)
-				if wait < least*time.Second || wait > min(60, max(10, 2*least))*time.Second {
-					t.Errorf("try %d: got Retry-After %v, want at least %d s", try+1, wait, least)
-				}
+				check.That(t, wait >= least*time.Second && wait <= min(60, max(10, 2*least))*time.Second, "try %d: got Retry-After %v, want at least %d s", try+1, wait, least)
 				if test.forgetsCookie {
 					clear(ann.cookies)
 				}
@@ -205,9 +196,7 @@ func TestPassesOfRefused(t *testing.T) {
 				other.plain = test.plain
 				v := other.opens("GET", "/", "User-Agent", browser)
 				servertest.Sleep(5 * time.Second)
-				if reloads := v.Header().Get("Refresh") != ""; reloads != (i != 1 || test.name == "with cookies") {
-					t.Errorf("browser %d: got a page that reloads: %v", i, reloads)
-				}
+				check.Equal(t, v.Header().Get("Refresh") != "", i != 1 || test.name == "with cookies", "browser %d: a page that reloads", i)
 			}
 			servertest.Sleep(2 * time.Hour)
 		})
@@ -229,9 +218,8 @@ func TestPassesOfRefused(t *testing.T) {
 			p := newPerson(s, client(1))
 			p.plain = test.plain
 			v := p.opens(test.method, "/", test.headers...)
-			if got := len(v.Header()["Set-Cookie"]) == 1; v.Code != http.StatusServiceUnavailable || got != test.want {
-				t.Errorf("got %d and a pass: %v, want 503 and %v", v.Code, got, test.want)
-			}
+			got := len(v.Header()["Set-Cookie"]) == 1
+			check.That(t, v.Code == http.StatusServiceUnavailable && got == test.want, "got %d and a pass: %v, want 503 and %v", v.Code, got, test.want)
 			servertest.Sleep(2 * time.Minute)
 		})
 	}
@@ -275,9 +263,7 @@ func TestMembers(t *testing.T) {
 			newPerson(s, client(2), passOf+"="+ann.cookies[passOf]).wantRank(t, "returned")
 			old := ann.cookies[passOf]
 			ann.rankOf(t, "/?logout")
-			if ann.cookies[passOf] != "" {
-				t.Error("got the pass of a member kept after the log-out")
-			}
+			check.Equal(t, ann.cookies[passOf], "", "the pass of a member kept after the log-out")
 			ann.cookies[passOf] = old
 			ann.wantRank(t, "returned")
 			again := newPerson(s, client(1))
@@ -297,15 +283,11 @@ func TestMembers(t *testing.T) {
 			join(client(1), "user"+strconv.Itoa(i))
 			join(client(1), "user0") // who needs no other place
 		}
-		if got["member"] != 45 || got["returned"] != 5 {
-			t.Errorf("got %v from one network, want twenty members and five who only returned", got)
-		}
+		check.That(t, got["member"] == 45 && got["returned"] == 5, "got %v from one network, want twenty members and five who only returned", got)
 		join(client(2), "other")
 		servertest.Sleep(time.Hour)
 		join(client(1), "later")
-		if got["member"] != 47 {
-			t.Errorf("got %v, want a member of another network, and one an hour later", got)
-		}
+		check.That(t, got["member"] == 47, "got %v, want a member of another network, and one an hour later", got)
 	})
 	inBubble(t, "by matchers", func(t *testing.T) {
 		s := loginSite(t, "rank member {\nclient_ip 192.0.2.0/24\n}\nrank crawler {\nclient_ip 198.51.100.0/24\n}")
@@ -323,9 +305,8 @@ func TestMembers(t *testing.T) {
 		}
 		first := ann.opens("GET", "/")
 		servertest.Sleep(4 * time.Second) // a member may wait
-		if wait := ann.keeps(first); first.Code != http.StatusServiceUnavailable || wait < 5*time.Second || wait > 10*time.Second {
-			t.Fatalf("got %d and Retry-After %v, want 5 to 10 s", first.Code, wait)
-		}
+		wait := ann.keeps(first)
+		check.Assume(t, first.Code == http.StatusServiceUnavailable && wait >= 5*time.Second && wait <= 10*time.Second, "got %d and Retry-After %v, want 5 to 10 s", first.Code, wait)
 		servertest.Sleep(2 * time.Second)
 		ann.wantRank(t, "returned")
 		servertest.Sleep(time.Minute)
@@ -366,16 +347,13 @@ func TestTold(t *testing.T) {
 		for path, want := range map[string]bool{"/": true, "/500": true, "/304": false, "/error": false, "/panic": false, "/upgrade": false, "/twice": false, "/public": false} {
 			p := newPerson(s, client(1), "sid=0123456789")
 			v := p.opens("GET", path, "X-User", "1", "Upgrade", "websocket")
-			if told := v.Header()["X-User"]; told != nil {
-				t.Errorf("%s: got the user %q in the response", path, told)
-			}
+			told := v.Header()["X-User"]
+			check.That(t, told == nil, "%s: got the user %q in the response", path, told)
 			if p.keeps(v); p.cookies[passOf] != "" != want {
 				t.Errorf("%s: got a member's pass: %v, want %v", path, !want, want)
 			}
 		}
-		if sent != "" {
-			t.Errorf("got the upstream %q from the client, want nothing", sent)
-		}
+		check.Equal(t, sent, "", "what the upstream has from the client")
 		servertest.Sleep(time.Minute)
 		wantIdle(t, s)
 	})

@@ -8,6 +8,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // rewritten returns a request for one address that was rewritten to another.
@@ -51,14 +53,11 @@ func TestHowManyAddressesARequestHas(t *testing.T) {
 		if s.lookUpAddresses(); s.two {
 			got = 2
 		}
-		if got != test.want {
-			t.Errorf("%s -> %s: got %d addresses, want %d", test.sent, test.now, got, test.want)
-		}
+		check.That(t, got == test.want, "%s -> %s: got %d addresses, want %d", test.sent, test.now, got, test.want)
 	}
 	s := NewSubject(httptest.NewRequest(http.MethodGet, "/x", nil))
-	if s.lookUpAddresses(); s.two {
-		t.Error("a request without an original one: got two addresses, want one")
-	}
+	s.lookUpAddresses()
+	check.That(t, !s.two, "a request without an original one: got two addresses, want one")
 }
 
 // askedWith notes with which addresses a matcher is asked.
@@ -101,9 +100,7 @@ func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 		if len(got) != test.asked || got[0] != test.sent+" "+test.sent || result != test.want {
 			t.Errorf("%s: got %v after asking %q, want %v after %d", test.name, result, got, test.want, test.asked)
 		}
-		if r.URL.Path != test.now || r.RequestURI != test.now {
-			t.Errorf("%s: got %s %s afterwards, want what was there", test.name, r.URL.Path, r.RequestURI)
-		}
+		check.That(t, r.URL.Path == test.now && r.RequestURI == test.now, "%s: got %s %s afterwards, want what was there", test.name, r.URL.Path, r.RequestURI)
 	}
 }
 
@@ -111,9 +108,8 @@ func TestAnErrorEndsTheQuestion(t *testing.T) {
 	fails := errors.New("no")
 	for name, ask := range map[string]func(*Subject, func() (bool, error)) (bool, error){"either": (*Subject).either, "both": (*Subject).both} {
 		s, n := NewSubject(rewritten("/a", "/b")), 0
-		if _, err := ask(&s, func() (bool, error) { n++; return false, fails }); err != fails || n != 1 {
-			t.Errorf("%s: got %v after %d questions, want the error after one", name, err, n)
-		}
+		_, err := ask(&s, func() (bool, error) { n++; return false, fails })
+		check.That(t, err == fails && n == 1, "%s: got %v after %d questions, want the error after one", name, err, n)
 	}
 }
 
@@ -124,7 +120,5 @@ func TestAPanicPutsTheAddressBack(t *testing.T) {
 		s := NewSubject(r)
 		_, _ = s.either(func() (bool, error) { panic("a matcher") })
 	}()
-	if r.URL.Path != "/b" || r.RequestURI != "/b" {
-		t.Errorf("got %s %s, want what was there", r.URL.Path, r.RequestURI)
-	}
+	check.That(t, r.URL.Path == "/b" && r.RequestURI == "/b", "got %s %s, want what was there", r.URL.Path, r.RequestURI)
 }

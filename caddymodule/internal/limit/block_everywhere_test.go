@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // newGate is a site with a zone that blocks everywhere.
@@ -50,9 +51,8 @@ func TestABlockEverywhereHoldsInEveryHandlerAndEndsWithTheBlock(t *testing.T) {
 		// Routes without throttle, other clients and clients that the zone
 		// exempts are not blocked.
 		servertest.WantWaits(t, []*servertest.Visit{s.Visit(servertest.Office, "/static"), s.Visit(servertest.Visitor, "/other"), s.Visit(servertest.Office, "/other", "X-Free", "1")}, 0, 0, 0)
-		if got := s.Fullness("other", servertest.Office, 1000, 1./86400, false); got < 1.9 || got > 2.1 {
-			t.Errorf("got level %v, want 2: who is blocked is not charged", got)
-		}
+		got := s.Fullness("other", servertest.Office, 1000, 1./86400, false)
+		check.That(t, got >= 1.9 && got <= 2.1, "got level %v, want 2: who is blocked is not charged", got)
 		servertest.WantCounts(t, "gate", map[string]float64{"admitted": 1, "refused capacity": 1, "refused blocked": 4})
 		servertest.WantCounts(t, "other", map[string]float64{"admitted": 3})
 		servertest.Sleep(time.Hour - time.Second)
@@ -122,14 +122,12 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 			_ = s.Engine().Store.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1))
 		}
 		for range 50 {
-			if w := s.From(servertest.Someone).Get("/"); w.Code != http.StatusOK || w.Body.String() != "ok" {
-				t.Fatalf("got %v, %q, want ok", w.Code, w.Body)
-			}
+			w := s.From(servertest.Someone).Get("/")
+			check.Assume(t, w.Code == http.StatusOK && w.Body.String() == "ok", "got %v, %q, want ok", w.Code, w.Body)
 		}
 		servertest.WantCounts(t, "gate", map[string]float64{})
-		if got := servertest.Counted(t, telemetry.BlocksBegun, "gate"); len(got) != 0 {
-			t.Errorf("got blocks %v, want none", got)
-		}
+		got := servertest.Counted(t, telemetry.BlocksBegun, "gate")
+		check.That(t, len(got) == 0, "got blocks %v, want none", got)
 		s.Stop()
 	})
 }
@@ -140,9 +138,7 @@ func TestABucketThatIsResetIsBlockedEverywhereForTwoSecondsAtMost(t *testing.T) 
 		s.Visits(2, servertest.Office, "/login")
 		servertest.Sleep(time.Minute)
 		servertest.WantWaits(t, s.Visits(1, servertest.Office, "/other"), -1)
-		if err := s.Store.Reset(context.Background(), "gate", servertest.Office, false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, s.Store.Reset(context.Background(), "gate", servertest.Office, false))
 		for range 4 { // hammering does not prolong it
 			s.Visit(servertest.Office, "/other")
 			servertest.Sleep(500 * time.Millisecond)
@@ -150,9 +146,7 @@ func TestABucketThatIsResetIsBlockedEverywhereForTwoSecondsAtMost(t *testing.T) 
 		servertest.WantWaits(t, s.Visits(1, servertest.Office, "/other"), 0)
 		// The zone itself notices at once.
 		s.Visits(2, servertest.Office, "/login")
-		if err := s.Store.Reset(context.Background(), "gate", servertest.Office, false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, s.Store.Reset(context.Background(), "gate", servertest.Office, false))
 		servertest.Sleep(2 * time.Second)
 		servertest.WantWaits(t, s.Visits(1, servertest.Office, "/login"), 0)
 	})
@@ -197,9 +191,8 @@ func TestABlockEverywhereHoldsForClientsThatNoOverrideLists(t *testing.T) {
 					return nil
 				}
 				servertest.WantWaits(t, s.Visits(2, servertest.Office, "/login"), 0, -1)
-				if v := s.Visit(servertest.Office, "/other"); v.Code != http.StatusTooManyRequests || v.Reached {
-					t.Errorf("got %v for the blocked client elsewhere, want 429", v.Code)
-				}
+				v := s.Visit(servertest.Office, "/other")
+				check.That(t, v.Code == http.StatusTooManyRequests && !v.Reached, "got %v for the blocked client elsewhere, want 429", v.Code)
 				servertest.WantWaits(t, s.Visits(1, servertest.Visitor, "/other"), 0)
 				servertest.Sleep(time.Hour)
 				servertest.WantWaits(t, s.Visits(1, servertest.Office, "/other"), 0)

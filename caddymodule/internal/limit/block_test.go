@@ -9,14 +9,13 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func retryAfter(t *testing.T, v *servertest.Visit) time.Duration {
 	t.Helper()
 	seconds, err := strconv.Atoi(v.Header().Get("Retry-After"))
-	if err != nil {
-		t.Fatalf("got %v with Retry-After %q, want a number", v.Code, v.Header().Get("Retry-After"))
-	}
+	check.Assume(t, err == nil, "got %v with Retry-After %q, want a number", v.Code, v.Header().Get("Retry-After"))
 	return time.Duration(seconds) * time.Second
 }
 
@@ -36,19 +35,14 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 			s := servertest.NewWaitZone(t, "limit 3 1/s\n"+test.options, 0)
 			servertest.WantWaits(t, s.Visits(5, servertest.Office, "/"), 0, 0, 0, -1, -1)
 			v := s.Visit(servertest.Office, "/")
-			if got := retryAfter(t, v); got != test.want {
-				t.Errorf("%s: got Retry-After %v, want %v", test.options, got, test.want)
-			}
+			check.Equal(t, retryAfter(t, v), test.want, "%s: Retry-After", test.options)
 			servertest.Sleep(test.want)
 			servertest.WantWaits(t, s.Visits(1, servertest.Office, "/"), 0)
 			servertest.WantWaits(t, s.Visits(1, servertest.Visitor, "/"), 0)
 			counts := servertest.Counted(t, telemetry.Requests, "waits")
-			if counts["refused capacity"] != 1 || counts["refused blocked"] != 2 {
-				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
-			}
-			if got := servertest.Counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
-				t.Errorf("%s: got blocks %v, want one", test.options, got)
-			}
+			check.That(t, counts["refused capacity"] == 1 && counts["refused blocked"] == 2, "%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
+			got := servertest.Counted(t, telemetry.BlocksBegun, "waits")
+			check.That(t, got["refused"] == 1, "%s: got blocks %v, want one", test.options, got)
 		})
 	}
 }
@@ -62,14 +56,11 @@ func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *
 			servertest.WantWaits(t, s.Visits(4, servertest.Office, "/"), 0, 0, 0, -1)
 			servertest.Sleep(retryAfter(t, s.Visit(servertest.Office, "/")))
 			for i := range 5000 {
-				if v := s.Visit(servertest.Office, "/"); v.Code != http.StatusOK {
-					t.Fatalf("%q: request %d: got %v, want 200", option, i, v.Code)
-				}
+				check.Need(t, s.Visit(servertest.Office, "/").Code, http.StatusOK, "%q: request %d", option, i)
 				servertest.Sleep(time.Second)
 			}
-			if got := servertest.Counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
-				t.Errorf("%q: got blocks %v, want one", option, got)
-			}
+			got := servertest.Counted(t, telemetry.BlocksBegun, "waits")
+			check.That(t, got["refused"] == 1, "%q: got blocks %v, want one", option, got)
 		})
 	}
 }
@@ -80,20 +71,14 @@ func TestAClientThatHammersClimbsTheLadderAndComesDownWhenCalm(t *testing.T) {
 		for _, want := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
 			servertest.WantWaits(t, s.Visits(4, servertest.Office, "/"), 0, 0, 0, -1)
 			v := s.Visit(servertest.Office, "/")
-			if got := retryAfter(t, v); got != want {
-				t.Errorf("got a block of %v, want %v", got, want)
-			}
+			check.Equal(t, retryAfter(t, v), want, "a block")
 			servertest.Sleep(want / 2) // asking makes it no longer
-			if got := retryAfter(t, s.Visit(servertest.Office, "/")); got != want/2 {
-				t.Errorf("got a block of %v after half of it, want %v", got, want/2)
-			}
+			check.Equal(t, retryAfter(t, s.Visit(servertest.Office, "/")), want/2, "after half of it: a block")
 			servertest.Sleep(want / 2)
 		}
 		servertest.Sleep(time.Hour + time.Second)
 		s.Visits(4, servertest.Office, "/")
-		if got := retryAfter(t, s.Visit(servertest.Office, "/")); got != time.Minute {
-			t.Errorf("got a block of %v after an hour of calm, want 1m", got)
-		}
+		check.Equal(t, retryAfter(t, s.Visit(servertest.Office, "/")), time.Minute, "after an hour of calm: a block")
 	})
 }
 
@@ -117,9 +102,7 @@ func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {
 		s.From("198.51.100.1:1").Get("/")
 		servertest.Quiet()
 		lines := s.Logs.Lines(t, "zone blocks a key")
-		if len(lines) != 11 {
-			t.Fatalf("got %d lines of blocks, want 10 and one of the next minute", len(lines))
-		}
+		check.Need(t, len(lines), 11, "lines of blocks, want 10 and one of the next minute")
 		if got := lines[0]; got["key"] != "203.0.113.0" || got["for_seconds"] != 3600.0 || got["zone"] != "login" {
 			t.Errorf("got %v, want the key and for how long", got)
 		}

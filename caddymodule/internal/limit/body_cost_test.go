@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // bodyCostSite is the site of one zone. Its upstream answers with the body that
@@ -98,9 +99,8 @@ func TestABodyCostsWhatItAsksForAndIsHandedOn(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, length %d", test.about, length), func(t *testing.T) {
 				s := bodyCostSite(t, test.options)
 				w := post(s, strings.NewReader(test.body), length, "Content-Type", test.contentType)
-				if got := w.Body.String(); w.Code != http.StatusOK || got != test.body {
-					t.Errorf("got %v and %d bytes at the upstream, want all %d", w.Code, len(got), len(test.body))
-				}
+				got := w.Body.String()
+				check.That(t, w.Code == http.StatusOK && got == test.body, "got %v and %d bytes at the upstream, want all %d", w.Code, len(got), len(test.body))
 				s.WantLevel("settled", test.want)
 			})
 		}
@@ -125,9 +125,7 @@ func TestABodyThatCannotBeReadIsNeverFree(t *testing.T) {
 		t.Run(test.about, func(t *testing.T) {
 			s := bodyCostSite(t, "cost body_items\n"+test.options)
 			w := post(s, strings.NewReader("[1,2,3,4]"), test.length, test.headers...)
-			if got := w.Body.String(); got != "[1,2,3,4]" {
-				t.Errorf("got %q at the upstream, want all of it", got)
-			}
+			check.Equal(t, w.Body.String(), "[1,2,3,4]", "at the upstream, want all of it")
 			s.WantLevel("settled", test.want)
 		})
 	}
@@ -170,9 +168,7 @@ func TestARefusedClientUploadsNothing(t *testing.T) {
 				if i < test.admitted {
 					want, read = http.StatusOK, 11
 				}
-				if w.Code != want || body.read != read {
-					t.Errorf("request %d: got %v with %d bytes read, want %v with %d", i+1, w.Code, body.read, want, read)
-				}
+				check.That(t, w.Code == want && body.read == read, "request %d: got %v with %d bytes read, want %v with %d", i+1, w.Code, body.read, want, read)
 			}
 		})
 	}
@@ -183,9 +179,8 @@ func TestTheQuestionBeforeTheBodyPoursNothing(t *testing.T) {
 	if w := post(s, strings.NewReader("[1,2,3]"), 7); w.Body.String() != "[1,2,3]" {
 		t.Errorf("got %q at the upstream, want all of it", w.Body)
 	}
-	if got := s.Level("settled", true); math.Abs(got-3) > 0.01 {
-		t.Errorf("got level %v in shadow, want 3", got)
-	}
+	got := s.Level("settled", true)
+	check.That(t, math.Abs(got-3) <= 0.01, "got level %v in shadow, want 3", got)
 	s.WantLevel("settled", 0)
 
 	s = bodyCostSite(t, "cost body_items")
@@ -248,9 +243,8 @@ func TestAFormFieldNamesTheBucket(t *testing.T) {
 			if got := w.Body.String(); w.Code != http.StatusOK || got != test.body {
 				t.Errorf("%s: got %v and %d bytes at the upstream, want all %d", test.about, w.Code, len(got), len(test.body))
 			}
-			if n, _ := s.Store.Sum(); n > 0 {
-				t.Errorf("%s: got %d charges corrected, want none", test.about, n)
-			}
+			n, _ := s.Store.Sum()
+			check.That(t, n == 0, "%s: got %d charges corrected, want none", test.about, n)
 			if s.Client = test.want; test.want != "" {
 				s.WantLevel("settled", 1)
 			} else if got := s.Store.Buckets()["settled"]; got > 0 {
@@ -292,12 +286,9 @@ func TestAConversationIsNotKeptWaitingForItsBody(t *testing.T) {
 				s := servertest.NewWaitZone(t, "limit 100 1/d\ncost body_items\nread_body 64KiB else 7\n"+options, time.Second)
 				v := s.Come(test.r())
 				servertest.Sleep(time.Minute)
-				if v.Code != http.StatusOK || !v.Reached || v.Waited > 0 {
-					t.Errorf("%s, %s: got %v, at the upstream %v after %v, want it at once", test.name, options, v.Code, v.Reached, v.Waited)
-				}
-				if got := s.Fullness("waits", servertest.Office, 100, 1./86400, options == "shadow"); got < 0.99 || got > 1 {
-					t.Errorf("%s, %s: got level %v, want 1", test.name, options, got)
-				}
+				check.That(t, v.Code == http.StatusOK && v.Reached && v.Waited == 0, "%s, %s: got %v, at the upstream %v after %v, want it at once", test.name, options, v.Code, v.Reached, v.Waited)
+				got := s.Fullness("waits", servertest.Office, 100, 1./86400, options == "shadow")
+				check.That(t, got >= 0.99 && got <= 1, "%s, %s: got level %v, want 1", test.name, options, got)
 				servertest.WantEmpty(t, "waits")
 				servertest.Sleep(2 * time.Hour)
 			})
@@ -309,7 +300,6 @@ func TestAConversationIsNotKeptWaitingForItsBody(t *testing.T) {
 func TestARequestWithoutItsKeyIsCountedOnce(t *testing.T) {
 	s := bodyCostSite(t, "key header X-Key missing client_ip\ncost body_items\nread_body 64KiB else 50")
 	post(s, strings.NewReader("[1,2]"), 5)
-	if facts := s.App.Engine().Zones["settled"].Counts.Facts(); facts.Keyless != 1 || facts.Asked != 1 {
-		t.Errorf("got %+v, want one request, without a key", facts)
-	}
+	facts := s.App.Engine().Zones["settled"].Counts.Facts()
+	check.That(t, facts.Keyless == 1 && facts.Asked == 1, "got %+v, want one request, without a key", facts)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
@@ -52,9 +53,7 @@ func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
 		{"DELETE", "/none", "7"},
 		{"DELETE", "/unpaid", "1"}, // the first that matches has no number: 1, and no other line
 	} {
-		if got := c.Send(test.method, test.path).Body.String(); got != test.want {
-			t.Errorf("%s %s: got a cost of %q, want %q", test.method, test.path, got, test.want)
-		}
+		check.Equal(t, c.Send(test.method, test.path).Body.String(), test.want, "%s %s: a cost", test.method, test.path)
 	}
 }
 
@@ -90,23 +89,16 @@ func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
 		{strings.Repeat("a", 10<<10), "1"},
 	} {
 		w := s.From(servertest.Someone).With("X-Cost", test.text).Get("/")
-		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
-			t.Errorf("%.40q: got %v with a cost of %q, want 200 with %q", test.text, w.Code, got, test.want)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == test.want, "%.40q: got %v with a cost of %q, want 200 with %q", test.text, w.Code, got, test.want)
 	}
-	if got := s.From(servertest.Someone).With("X-Cost", "2").With("X-Cost", "3").Get("/").Body.String(); got != "1" {
-		t.Errorf("two headers: got a cost of %q, want 1", got)
-	}
+	check.Equal(t, s.From(servertest.Someone).With("X-Cost", "2").With("X-Cost", "3").Get("/").Body.String(), "1", "two headers: a cost")
 	for _, huge := range []string{"1000001", "1000000000001", strings.Repeat("9", 400), strings.Repeat("9", 10<<10)} {
 		w := s.From("203.0.113.8:1").With("X-Cost", huge).Get("/")
-		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
-			t.Errorf("%.40q: got %v and Retry-After %q, want 429 and none", huge, w.Code, w.Header().Get("Retry-After"))
-		}
+		check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "", "%.40q: got %v and Retry-After %q, want 429 and none", huge, w.Code, w.Header().Get("Retry-After"))
 	}
 	// A cost that can never fit is not charged.
-	if got := s.From("203.0.113.8:1").With("X-Cost", "1000000").Get("/").Code; got != http.StatusOK {
-		t.Errorf("a whole capacity after oversize costs: got %v, want 200", got)
-	}
+	check.Equal(t, s.From("203.0.113.8:1").With("X-Cost", "1000000").Get("/").Code, http.StatusOK, "a whole capacity after oversize costs")
 }
 
 func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
@@ -125,18 +117,13 @@ func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
 		}`)
 		c := s.From(servertest.Someone)
 		for range 10 {
-			if got := c.Get("/free").Code; got != http.StatusOK {
-				t.Fatalf("empty bucket: got %v, want 200", got)
-			}
+			check.Need(t, c.Get("/free").Code, http.StatusOK, "empty bucket")
 		}
 		c.Passes(2, "/")
 		w := c.Get("/free")
-		if got := w.Header().Get("Retry-After"); w.Code != http.StatusTooManyRequests || got != "1" {
-			t.Fatalf("full bucket: got %v and Retry-After %q, want 429 and 1", w.Code, got)
-		}
+		got := w.Header().Get("Retry-After")
+		check.Assume(t, w.Code == http.StatusTooManyRequests && got == "1", "full bucket: got %v and Retry-After %q, want 429 and 1", w.Code, got)
 		<-time.After(time.Second)
-		if got := c.Get("/free").Code; got != http.StatusOK {
-			t.Errorf("a second later: got %v, want 200", got)
-		}
+		check.Equal(t, c.Get("/free").Code, http.StatusOK, "a second later")
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A fakeEnv writes down what a decision asks of it, in this order.
@@ -106,9 +107,7 @@ func testZone(t *testing.T, name string, change func(*Zone)) *Zone {
 	if change != nil {
 		change(z)
 	}
-	if err := z.Compile(nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, z.Compile(nil))
 	return z
 }
 
@@ -124,9 +123,8 @@ func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, er
 	if v != nil {
 		v.Close(r, nil)
 	}
-	if memory, file := e.bodies.Held(); memory+file > 0 {
-		t.Errorf("got %d and %d bytes held, want none", memory, file)
-	}
+	memory, file := e.bodies.Held()
+	check.That(t, memory+file == 0, "got %d and %d bytes held, want none", memory, file)
 	return v, err
 }
 
@@ -160,15 +158,10 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := test.env
 			v, err := asked(t, &e, test.failed, testZone(t, "a", nil), testZone(t, "b", test.change))
-			if !slices.Equal(e.asked, test.want) {
-				t.Errorf("asked %q, want %q", e.asked, test.want)
-			}
-			if !errors.Is(err, test.failed) {
-				t.Errorf("got the error %v, want %v", err, test.failed)
-			}
-			if refused := e.refuses != "" || e.banned != nil || len(e.everywhere) > 0 && err == nil; (v != nil && v.Refused()) != refused {
-				t.Errorf("got %+v, want it refused: %v", v, refused)
-			}
+			check.That(t, slices.Equal(e.asked, test.want), "asked %q, want %q", e.asked, test.want)
+			check.Is(t, err, test.failed, "the error")
+			refused := e.refuses != "" || e.banned != nil || len(e.everywhere) > 0 && err == nil
+			check.That(t, (v != nil && v.Refused()) == refused, "got %+v, want it refused: %v", v, refused)
 		})
 	}
 }
@@ -186,15 +179,11 @@ func TestABodyThatBreaksOff(t *testing.T) {
 			z.ReadBody.Most = "1MiB"
 		})}
 		v, err := Decide(r, time.Now(), nil, &Directive{Zones: zones}, &e)
-		if v != nil || !errors.Is(err, body.ErrLeft) {
-			t.Errorf("%d bytes: got %v, %v, want that the client has left", size, v, err)
-		}
-		if got := slices.Contains(e.asked, "correct a/203.0.113.7 -1"); got != want {
-			t.Errorf("%d bytes: asked %q, want the charge given back: %v", size, e.asked, want)
-		}
-		if memory, file := e.bodies.Held(); memory+file > 0 {
-			t.Errorf("%d bytes: got %d and %d bytes held, want none", size, memory, file)
-		}
+		check.That(t, v == nil && errors.Is(err, body.ErrLeft), "%d bytes: got %v, %v, want that the client has left", size, v, err)
+		got := slices.Contains(e.asked, "correct a/203.0.113.7 -1")
+		check.That(t, got == want, "%d bytes: asked %q, want the charge given back: %v", size, e.asked, want)
+		memory, file := e.bodies.Held()
+		check.That(t, memory+file == 0, "%d bytes: got %d and %d bytes held, want none", size, memory, file)
 	}
 }
 
@@ -202,13 +191,9 @@ func TestABodyThatBreaksOff(t *testing.T) {
 func TestAnOutcomeNamesItsBucket(t *testing.T) {
 	z := testZone(t, "site", func(z *Zone) { z.Block = new(Block) })
 	e := fakeEnv{refuses: "all"}
-	v, err := asked(t, &e, nil, z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := v.Outcomes[0].Charge; got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.ladder {
-		t.Errorf("got %+v", got)
-	}
+	v := check.Must(asked(t, &e, nil, z))(t)
+	got := v.Outcomes[0].Charge
+	check.That(t, got.Zone == "site" && got.Key == "203.0.113.7" && got.Limit == z.Limit && got.Block == z.ladder, "got %+v", got)
 }
 
 // A block that holds everywhere refuses in handlers whose own zones may log all.
@@ -219,12 +204,8 @@ func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: &Server{Server: server}}
-	v, err := Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := check.Must(Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}}))(t)
 	v.Report(r, directive, time.Now(), make(http.Header))
-	if skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool); !skipped {
-		t.Error("the refusal is in the access log, want none")
-	}
+	skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool)
+	check.That(t, skipped, "the refusal is in the access log, want none")
 }

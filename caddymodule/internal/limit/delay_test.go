@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
@@ -19,9 +20,7 @@ func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
 		visits := s.Visits(7, servertest.Office, "/")
 		servertest.Sleep(time.Minute)
 		servertest.WantWaits(t, visits, 0, 1, 2, 3, 4, 5, -1)
-		if got := visits[6].Header().Get("Retry-After"); got != "6" {
-			t.Errorf("got Retry-After %q, want 6", got)
-		}
+		check.Equal(t, visits[6].Header().Get("Retry-After"), "6", "Retry-After")
 		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 5, "refused capacity": 1})
 		servertest.WantEmpty(t, "waits")
 	})
@@ -53,9 +52,7 @@ func TestMaxWaitRefusesWhatWouldWaitLongerAndSaysWhenItWouldNot(t *testing.T) {
 		servertest.InBubble(t, func(t *testing.T) {
 			s := servertest.NewWaitZone(t, servertest.LikeNginx+" wait 2s\n"+test.option, 0)
 			visits := s.Visits(5, servertest.Office, "/")
-			if got := visits[3].Header().Get("Retry-After"); got != test.want {
-				t.Errorf("%q: got Retry-After %q, want %v", test.option, got, test.want)
-			}
+			check.Equal(t, visits[3].Header().Get("Retry-After"), test.want, "%q: Retry-After", test.option)
 			servertest.Sleep(time.Second)
 			visits = append(visits, s.Visit(servertest.Office, "/"), s.Visit(servertest.Office, "/"))
 			servertest.Sleep(time.Minute)
@@ -111,9 +108,7 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 			s.Visit(servertest.Office, want[i])
 		}
 		servertest.Sleep(time.Minute)
-		if !slices.Equal(order, want) {
-			t.Errorf("got the order %v, want that in which they came", order)
-		}
+		check.Slices(t, order, want, "the order, want that in which they came")
 	})
 }
 
@@ -128,9 +123,7 @@ func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
 		visits := s.Visits(3, servertest.Office, "/")
 		servertest.Sleep(time.Minute)
 		for i, want := range []string{"admitted 0 .", "delayed 1 .", "delayed 2 ."} {
-			if got := visits[i].Body.String(); got != want {
-				t.Errorf("request %d: got %q, want %q", i+1, got, want)
-			}
+			check.Equal(t, visits[i].Body.String(), want, "request %d", i+1)
 		}
 		got := servertest.Logged(visits[2].Verdict)
 		if got["decision"] != "delayed" || got["delay"] != 2.0 || got["level"] != 3.0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // noStorage is storage in which nothing is yet, and nothing remains.
@@ -31,9 +32,7 @@ var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 func newTrust(t *testing.T, zone string) *TrustDevices {
 	t.Helper()
 	keys := signer.New(noStorage{}, nil)
-	if err := keys.Maintain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, keys.Maintain(t.Context()))
 	return &TrustDevices{zone: zone, Cookie: "sid", For: caddy.Duration(24 * time.Hour), keys: keys}
 }
 
@@ -51,13 +50,9 @@ func logInOf(t *testing.T, trust *TrustDevices, account, cookie string, at time.
 	t.Helper()
 	header := http.Header{"Set-Cookie": {"sid=a"}}
 	client := trust.client(requestWith(cookie), "example.com", account, "", nil, at)
-	if !client.Earned(header, at) {
-		t.Fatal("got a success that earns nothing")
-	}
+	check.Assume(t, client.Earned(header, at), "got a success that earns nothing")
 	client.Issue(header, at)
-	if len(header["Set-Cookie"]) != 2 {
-		t.Fatal("got no device cookie")
-	}
+	check.Need(t, len(header["Set-Cookie"]), 2, "no device cookie")
 	pair, _, _ := strings.Cut(header["Set-Cookie"][1], ";")
 	return pair
 }
@@ -74,38 +69,21 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 	trust := newTrust(t, "login")
 	cookie := logInOf(t, trust, "alice", "", noon)
 	name := trust.device("alice", cookie, noon)
-	if len(name) != 32 {
-		t.Fatalf("got device %q, want one", name)
-	}
-	if got := trust.device("bob", cookie, noon); got != "" {
-		t.Errorf("for another account: got device %q, want none", got)
-	}
+	check.Assume(t, len(name) == 32, "got device %q, want one", name)
+	check.Equal(t, trust.device("bob", cookie, noon), "", "for another account: device")
 	other := *trust
 	other.zone = "admin"
-	if got := other.device("alice", strings.Replace(cookie, "login", "admin", 1), noon); got != "" {
-		t.Errorf("for another zone: got device %q, want none", got)
-	}
-	if _, known := trust.client(requestWith(cookie), "example.org", "alice", "", nil, noon).Place(); known {
-		t.Error("for another host: got a device, want none")
-	}
-	if got := trust.device("alice", cookie, noon.Add(24*time.Hour)); got != "" {
-		t.Errorf("after its time: got device %q, want none", got)
-	}
+	check.Equal(t, other.device("alice", strings.Replace(cookie, "login", "admin", 1), noon), "", "for another zone: device")
+	_, known := trust.client(requestWith(cookie), "example.org", "alice", "", nil, noon).Place()
+	check.That(t, !known, "for another host: got a device, want none")
+	check.Equal(t, trust.device("alice", cookie, noon.Add(24*time.Hour)), "", "after its time: device")
 	shorter := *trust
 	shorter.For = caddy.Duration(time.Hour)
-	if got := shorter.device("alice", cookie, noon.Add(time.Hour)); got != "" {
-		t.Errorf("after the time of a new config: got device %q, want none", got)
-	}
-	if strings.Contains(cookie, "alice") {
-		t.Errorf("got the account in cookie %s", cookie)
-	}
+	check.Equal(t, shorter.device("alice", cookie, noon.Add(time.Hour)), "", "after the time of a new config: device")
+	check.That(t, !strings.Contains(cookie, "alice"), "got the account in cookie %s", cookie)
 	renewed := logInOf(t, trust, "alice", cookie, noon.Add(time.Hour))
-	if got := trust.device("alice", renewed, noon.Add(24*time.Hour)); got != name {
-		t.Errorf("after another login: got device %q, want %q for longer", got, name)
-	}
-	if renewed == cookie {
-		t.Error("got the same cookie again, want a new one")
-	}
+	check.Equal(t, trust.device("alice", renewed, noon.Add(24*time.Hour)), name, "after another login: device, want it for longer")
+	check.That(t, renewed != cookie, "got the same cookie again, want a new one")
 }
 
 func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
@@ -113,10 +91,7 @@ func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
 	header := make(http.Header)
 	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
 	line := header.Get("Set-Cookie")
-	cookie, err := http.ParseSetCookie(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cookie := check.Must(http.ParseSetCookie(line))(t)
 	if cookie.Name != "__Host-throttle-device-log-in.v2" || cookie.Path != "/" || cookie.Domain != "" || cookie.MaxAge != 86400 ||
 		!cookie.Secure || !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
 		t.Errorf("got %s", line)
@@ -152,12 +127,10 @@ func TestHTTPSIsWhatTheClientUses(t *testing.T) {
 		cookie := logInOf(t, trust, "alice", "", noon)
 		r.Header.Set("Cookie", cookie)
 		client := trust.client(r, "example.com", "alice", "", nil, noon)
-		if _, known := client.Place(); known != test.want {
-			t.Errorf("%s: got the device known: %v, want %v", test.name, known, test.want)
-		}
-		if got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, noon); got != test.want || insecure == test.want {
-			t.Errorf("%s: got a device cookie: %v, and a warning: %v, want %v and not", test.name, got, insecure, test.want)
-		}
+		_, known := client.Place()
+		check.That(t, known == test.want, "%s: got the device known: %v, want %v", test.name, known, test.want)
+		got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, noon)
+		check.That(t, got == test.want && insecure != test.want, "%s: got a device cookie: %v, and a warning: %v, want %v and not", test.name, got, insecure, test.want)
 	}
 }
 
@@ -168,22 +141,16 @@ func TestOneCookieHoldsTheLastFiveAccounts(t *testing.T) {
 		cookie = logInOf(t, trust, fmt.Sprint("account", i), cookie, noon.Add(time.Duration(i)*time.Minute))
 		names[i] = trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour))
 	}
-	if len(cookie) > largestCookie {
-		t.Errorf("got a cookie of %d bytes, want at most %d", len(cookie), largestCookie)
-	}
+	check.That(t, len(cookie) <= largestCookie, "got a cookie of %d bytes, want at most %d", len(cookie), largestCookie)
 	for i := range 8 {
 		want := names[i]
 		if i < 3 {
 			want = ""
 		}
-		if got := trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour)); got != want {
-			t.Errorf("account %d: got device %q, want %q", i, got, want)
-		}
+		check.Equal(t, trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour)), want, "account %d: device", i)
 	}
 	late := logInOf(t, trust, "account0", cookie, noon.Add(24*time.Hour+5*time.Minute+time.Second))
-	if n := strings.Count(late, entrySeparator) + 1; n != 3 {
-		t.Errorf("got %d entries when three have expired, want 3", n)
-	}
+	check.Equal(t, strings.Count(late, entrySeparator)+1, 3, "entries when three have expired")
 }
 
 func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
@@ -198,9 +165,8 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		"other letter": {strings.ToLower(cookie)},
 	} {
 		client := trust.client(requestWith(header...), "example.com", "alice", "", nil, noon)
-		if got, known := client.Place(); known {
-			t.Errorf("%s: got device %d, want none", name, got)
-		}
+		got, known := client.Place()
+		check.That(t, !known, "%s: got device %d, want none", name, got)
 	}
 	// The entries before a cut still count.
 	if got := trust.device("alice", cookie[:len(cookie)-1], noon); got == "" {
@@ -212,29 +178,21 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	trust := newTrust(t, "login")
 	client := trust.client(requestWith(), "example.com", "alice", "", nil, noon)
 	for line, want := range map[string]bool{"sid=a": true, "sid=": false, "sid=a; Max-Age=0": false, "other=a": false} {
-		if got := client.Earned(http.Header{"Set-Cookie": {line}}, noon); got != want {
-			t.Errorf("%s: got %v, want %v", line, got, want)
-		}
+		check.Equal(t, client.Earned(http.Header{"Set-Cookie": {line}}, noon), want, "%s", line)
 	}
 	named := trust.client(requestWith(), "example.com", "key of alice", "alice", strings.ToLower, noon)
 	for line, want := range map[string]bool{
 		"sid=alice%7C1": true, "sid=Alice|1|2": true, "sid=bob%7C1": false, "sid=%7C1": false, "sid=opaque": true, "sid=b%7C1; path=/\nsid=alice%7C1": true,
 		"sid=YWxpY2U%3D%7C0%7Cx": true, "sid=Ym9i%7C0%7Cx": false, // DokuWiki's
 	} {
-		if got := named.Earned(http.Header{"Set-Cookie": strings.Split(line, "\n")}, noon); got != want {
-			t.Errorf("%s: got %v for alice, want %v", line, got, want)
-		}
+		check.Equal(t, named.Earned(http.Header{"Set-Cookie": strings.Split(line, "\n")}, noon), want, "%s: for alice", line)
 	}
 	again := trust.client(requestWith("a=b", "lang=en; sid=x"), "example.com", "key of alice", "alice", strings.ToLower, noon)
 	for line, want := range map[string]bool{"sid=opaque": false, "sid=alice%7C1": true, "sid=bob%7C1": false} {
-		if got := again.Earned(http.Header{"Set-Cookie": {line}}, noon); got != want {
-			t.Errorf("%s, of a client that had the cookie: got %v for alice, want %v", line, got, want)
-		}
+		check.Equal(t, again.Earned(http.Header{"Set-Cookie": {line}}, noon), want, "%s, of a client that had the cookie: for alice", line)
 	}
 	trust.keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
 	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
-	if len(header) > 0 {
-		t.Errorf("got %v without a key, want nothing", header)
-	}
+	check.That(t, len(header) == 0, "got %v without a key, want nothing", header)
 }

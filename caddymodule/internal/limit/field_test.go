@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestABodyIsReadOnce by all zones: what is closed after the first one could not be read again.
@@ -17,13 +18,9 @@ func TestABodyIsReadOnce(t *testing.T) {
 	plan, s := new(form.Plan), NewSubject(r)
 	zones := []*Zone{{Key: new(Key), Field: []string{"log"}}, {Key: new(Key), Field: []string{"pwd"}}, {Key: new(Key), Field: []string{"log", "pwd"}}}
 	for _, zone := range zones {
-		if err := zone.ReadBy(plan); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, zone.ReadBy(plan))
 	}
-	if err := s.Receive(body.NewStore(t.TempDir(), nil), 0); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.Receive(body.NewStore(t.TempDir(), nil), 0))
 	for i, zone := range zones {
 		if got := zone.Carries(&s); got != (i != 1) {
 			t.Errorf("zone %d: got a field: %v, want %v", i, got, i != 1)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // login returns a POST request with a form.
@@ -58,9 +59,7 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key basic_user fold wordpress missing share", basic("&á:pw"), "@odd"},
 		{"key client_ip basic_user plain", basic("a/b:pw"), "203.0.113.7/a%2Fb"},
 	} {
-		if got := keyOf(t, test.lines, test.r); got != test.want {
-			t.Errorf("%q: got key %q, want %q", test.lines, got, test.want)
-		}
+		check.Equal(t, keyOf(t, test.lines, test.r), test.want, "%q: key", test.lines)
 	}
 }
 
@@ -99,8 +98,6 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 		{basic("EVE:x"), 429},
 		{basic("eva:x"), 200},
 	} {
-		if got := s.Do(test.r).Code; got != test.want {
-			t.Errorf("%v: got %v, want %v", test.r.URL, got, test.want)
-		}
+		check.Equal(t, s.Do(test.r).Code, test.want, "%v", test.r.URL)
 	}
 }

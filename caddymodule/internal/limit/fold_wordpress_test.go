@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -47,14 +48,10 @@ func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
 		"<b>admin</b>", "admin<", "a>b", "admin&x1;", "&", "%41admin", "100%", "ad\x00min", "adm\x01in", "ad\tmin", "\x7fadmin", "ad\u0085min", "\xe1dmin",
 		"...", "🦊", "\u200b", "£", "\u0301", strings.Repeat("a", 257), strings.Repeat("é", 129),
 	} {
-		if got := foldWordPress(name); got != oddName {
-			t.Errorf("%q: got %q, want it to be odd", name, got)
-		}
+		check.Equal(t, foldWordPress(name), oddName, "%q, want it to be odd", name)
 	}
 	for _, name := range []string{"", " \t", "\x00"} {
-		if got := foldWordPress(name); got != "" {
-			t.Errorf("%q: got %q, want nothing", name, got)
-		}
+		check.Equal(t, foldWordPress(name), "", "%q", name)
 	}
 }
 
@@ -62,9 +59,8 @@ func TestWordPressTellsTheseNamesApart(t *testing.T) {
 	seen := make(map[string]string)
 	for _, name := range []string{"admin", "admin2", "administrator", "иван", "мария", "山田", "佐藤", "محمد", "राम", "रम", "กิน", "กน"} {
 		folded := foldWordPress(name)
-		if other, taken := seen[folded]; taken || folded == oddName {
-			t.Errorf("%q: got %q, as for %q", name, folded, other)
-		}
+		other, taken := seen[folded]
+		check.That(t, !taken && folded != oddName, "%q: got %q, as for %q", name, folded, other)
 		seen[folded] = name
 	}
 }
@@ -92,9 +88,8 @@ func TestNamesInOtherScriptsStayApart(t *testing.T) {
 			}
 			names[name] = true
 			got := foldWordPress(name)
-			if other, taken := folded[got]; taken || got == oddName {
-				t.Errorf("%s: %q: got %q, as for %q", script, name, got, other)
-			}
+			other, taken := folded[got]
+			check.That(t, !taken && got != oddName, "%s: %q: got %q, as for %q", script, name, got, other)
 			folded[got] = name
 		}
 	}
@@ -108,14 +103,9 @@ func namesOf(t *testing.T, php *peertest.Peer, locale string, texts []string) []
 		question += " " + base64.StdEncoding.EncodeToString([]byte(text))
 	}
 	names := strings.Split(php.Ask(t, question), " ")
-	if len(names) != len(texts) {
-		t.Fatalf("got %d names for %d", len(names), len(texts))
-	}
+	check.Assume(t, len(names) == len(texts), "got %d names for %d", len(names), len(texts))
 	for i := range names {
-		name, err := base64.StdEncoding.DecodeString(names[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := check.Must(base64.StdEncoding.DecodeString(names[i]))(t)
 		names[i] = string(name)
 	}
 	return names
@@ -188,9 +178,7 @@ func TestAddressesFoldToOneForm(t *testing.T) {
 	for address, want := range map[string]string{
 		" A.B+C@Example.COM ": "a.b+c@example.com", "ａ@example.com": "a@example.com", "e\u0301@example.com": "é@example.com", "": "",
 	} {
-		if got := foldEmail(address); got != want {
-			t.Errorf("%q: got %q, want %q", address, got, want)
-		}
+		check.Equal(t, foldEmail(address), want, "%q", address)
 	}
 }
 

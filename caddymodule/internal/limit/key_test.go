@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // keyOf runs a zone with these lines and a limit, and returns the key of a
@@ -30,9 +31,7 @@ func keyOf(t *testing.T, lines string, r *http.Request) string {
 	}`)
 	defer s.Stop()
 	w := s.Do(r)
-	if w.Code != http.StatusOK {
-		t.Fatalf("%q: got %v, want 200", lines, w.Code)
-	}
+	check.Need(t, w.Code, http.StatusOK, "%q", lines)
 	return w.Body.String()
 }
 
@@ -86,9 +85,7 @@ func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
 		{"key {vars.tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme"},
 		{"key {header.X-Tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "{env.HOME}"), "{env.HOME}"},
 	} {
-		if got := keyOf(t, test.lines, test.r); got != test.want {
-			t.Errorf("%q, %v %v %v: got key %q, want %q", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header, got, test.want)
-		}
+		check.Equal(t, keyOf(t, test.lines, test.r), test.want, "%q, %v %v %v: key", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header)
 	}
 }
 
@@ -110,9 +107,7 @@ func TestTextThatClientsWriteIntoKeysLooksLikeNoOtherKey(t *testing.T) {
 		{"", long, digestOf(long)},
 	} {
 		got := keyOf(t, "key header X-Api-Key "+test.lines, servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", test.value))
-		if got != test.want {
-			t.Errorf("%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
-		}
+		check.That(t, got == test.want, "%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
 	}
 }
 
@@ -146,18 +141,14 @@ func TestAKeyWithAMissingPartFallsBackToBucketsOfItsOwn(t *testing.T) {
 		{"", servertest.Request("@", servertest.Site0), "@share"},
 		{"", servertest.Request("", servertest.Site0), "@share"},
 	} {
-		if got := keyOf(t, test.lines, test.r); got != test.want {
-			t.Errorf("%q, %v %v %.80v: got key %q, want %q", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header, got, test.want)
-		}
+		check.Equal(t, keyOf(t, test.lines, test.r), test.want, "%q, %v %v %.80v: key", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header)
 	}
 }
 
 func TestARequestWithoutAHostHasNoHostInItsKey(t *testing.T) {
 	r := servertest.Request(servertest.Someone, servertest.Site0)
 	r.Host, r.Proto, r.ProtoMinor = "", "HTTP/1.0", 0 // in later versions it is required
-	if got, want := keyOf(t, "key host", r), "@client_ip/203.0.113.7"; got != want {
-		t.Errorf("got key %q, want %q", got, want)
-	}
+	check.Equal(t, keyOf(t, "key host", r), "@client_ip/203.0.113.7", "key")
 }
 
 func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
@@ -190,9 +181,7 @@ func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
 			}
 			own := passed(s.From("203.0.113.7:1"))
 			both := own + passed(s.From("203.0.113.8:1"))
-			if own != test.own || both != test.both {
-				t.Errorf("got %v passed from one address and %v from two, want %v and %v", own, both, test.own, test.both)
-			}
+			check.That(t, own == test.own && both == test.both, "got %v passed from one address and %v from two, want %v and %v", own, both, test.own, test.both)
 			s.From("203.0.113.7:1").With("X-Api-Key", "k").Passes(2, "/")
 		})
 	}
@@ -234,19 +223,14 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 		{"[2001:db8:2:9::1]:1", "tin", "2"},
 	} {
 		w := s.From(test.addr).With("X-Api-Key", test.key).Get("/")
-		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
-			t.Errorf("%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == test.want, "%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
 	}
 	w := s.From("198.51.100.66:1").With("X-Api-Key", "tin").Get("/")
-	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
-		t.Errorf("blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
-	}
+	check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "", "blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
 	free := s.From("198.51.100.7:1").With("X-Api-Key", "tin")
 	for range 100 {
-		if w := free.Get("/"); w.Code != http.StatusOK {
-			t.Fatalf("unlimited: got %v, want 200", w.Code)
-		}
+		check.Need(t, free.Get("/").Code, http.StatusOK, "unlimited")
 	}
 }
 
@@ -321,9 +305,7 @@ func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
 	if passed != 5+5 { // and as many that may be about anybody
 		t.Errorf("got %d of 200 guesses through, want 10", passed)
 	}
-	if got := guess(s, 1, formType, "log=other"); got != http.StatusOK {
-		t.Errorf("got %v for another account, want 200", got)
-	}
+	check.Equal(t, guess(s, 1, formType, "log=other"), http.StatusOK, "for another account")
 }
 
 func TestAFieldWithTwoValuesIsUnclear(t *testing.T) {
@@ -338,12 +320,8 @@ func TestAFieldWithTwoValuesIsUnclear(t *testing.T) {
 			passed++
 		}
 	}
-	if passed != 5 {
-		t.Errorf("got %d of 60 guesses through, want 5", passed)
-	}
-	if got := guess(s, 1, formType, "log=other"); got != http.StatusOK {
-		t.Errorf("got %v for an account, want 200", got)
-	}
+	check.Equal(t, passed, 5, "of 60 guesses through")
+	check.Equal(t, guess(s, 1, formType, "log=other"), http.StatusOK, "for an account")
 }
 
 func TestRequestsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
@@ -360,9 +338,7 @@ func TestRequestsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 				{"application/json", `{"log":["a"]}`},
 				{"application/xml", `<login><log>a</log></login>`},
 			} {
-				if w := post(s, strings.NewReader(unclear.body), len(unclear.body), "Content-Type", unclear.contentType); w.Code != http.StatusOK {
-					t.Errorf("%.60q: got %v, want 200", unclear.body, w.Code)
-				}
+				check.Equal(t, post(s, strings.NewReader(unclear.body), len(unclear.body), "Content-Type", unclear.contentType).Code, http.StatusOK, "%.60q", unclear.body)
 				s.WantLevel("settled", float64(i+1))
 			}
 			post(s, strings.NewReader("log=a"), 5, "Content-Type", formType)
@@ -376,9 +352,7 @@ func TestRequestsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 // A page has no form, so views of it must not close the zone.
 func TestAPageWithoutAFormIsNoFormThatLacksTheField(t *testing.T) {
 	for policy, want := range map[string]string{"client_ip": "@client_ip/203.0.113.7", "share": "@client_ip/203.0.113.7", "skip": ""} {
-		if got := keyOf(t, "key field log missing "+policy, servertest.Request(servertest.Someone, servertest.Site0)); got != want {
-			t.Errorf("missing_key %s: got key %q, want %q", policy, got, want)
-		}
+		check.Equal(t, keyOf(t, "key field log missing "+policy, servertest.Request(servertest.Someone, servertest.Site0)), want, "missing_key %s: key", policy)
 	}
 }
 
@@ -397,12 +371,9 @@ func TestTheSpellingsOfItemsCostNoLessThanTheUpstreamReads(t *testing.T) {
 		{"rows", "application/json", `{"rows":{` + numbered(500) + `}}`, 500},
 	} {
 		s := bodyCostSite(t, "cost body_items "+field.field+"\nread_body 64KiB else 900")
-		if w := post(s, strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType); w.Code != http.StatusOK {
-			t.Errorf("%.60q: got %v, want 200", field.body, w.Code)
-		}
-		if got := s.Level("settled", false); math.Abs(got-field.want) > 0.1 {
-			t.Errorf("%.60q: got a cost of %.0f, want %.0f", field.body, got, field.want)
-		}
+		check.Equal(t, post(s, strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType).Code, http.StatusOK, "%.60q", field.body)
+		got := s.Level("settled", false)
+		check.That(t, math.Abs(got-field.want) <= 0.1, "%.60q: got a cost of %.0f, want %.0f", field.body, got, field.want)
 	}
 }
 
@@ -433,20 +404,15 @@ func TestAPreflightNeedsNoKey(t *testing.T) {
 			return s.Do(r).Code
 		}
 		for range 3 {
-			if got := ask("OPTIONS", "Origin", "https://example.org", "Access-Control-Request-Method", "GET"); got != http.StatusOK {
-				t.Errorf("missing %s: got %d, want 200", policy, got)
-			}
+			check.Equal(t, ask("OPTIONS", "Origin", "https://example.org", "Access-Control-Request-Method", "GET"), http.StatusOK, "missing %s", policy)
 		}
 		ask("OPTIONS")
 		for _, headers := range [][]string{nil, {"Origin", "https://example.org"}} {
-			if got := ask("OPTIONS", headers...); got != http.StatusTooManyRequests {
-				t.Errorf("missing %s, %v, which is no preflight: got %d, want 429", policy, headers, got)
-			}
+			check.Equal(t, ask("OPTIONS", headers...), http.StatusTooManyRequests, "missing %s, %v, which is no preflight", policy, headers)
 		}
 		preflight := []string{"Origin", "https://example.org", "Access-Control-Request-Method", "GET", "X-Api-Key", "k"}
-		if first, second := ask("OPTIONS", preflight...), ask("OPTIONS", preflight...); first != http.StatusOK || second != http.StatusTooManyRequests {
-			t.Errorf("missing %s, with a key: got %d and %d, want it charged", policy, first, second)
-		}
+		first, second := ask("OPTIONS", preflight...), ask("OPTIONS", preflight...)
+		check.That(t, first == http.StatusOK && second == http.StatusTooManyRequests, "missing %s, with a key: got %d and %d, want it charged", policy, first, second)
 		s.Stop()
 	}
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A verdict is what an observer knew when its handler was done.
@@ -67,28 +69,17 @@ func fetch(t testing.TB, server *httptest.Server, method, headers string, bytes 
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		r, _ := http.NewRequestWithContext(ctx, method, server.URL, nil)
-		resp, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.ProtoMajor != 2 {
-			t.Fatalf("got %s, want HTTP/2", resp.Proto)
-		}
+		resp := check.Must(server.Client().Do(r))(t)
+		check.Assume(t, resp.ProtoMajor == 2, "got %s, want HTTP/2", resp.Proto)
 		if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
 			t.Fatal(err)
 		}
 		return
 	}
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
 	defer conn.Close()
 	fmt.Fprintf(conn, "%s / HTTP/1.1\r\nHost: x\r\n%s\r\n", method, headers)
-	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := check.Must(http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method}))(t)
 	if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
 		t.Fatal(err)
 	}
@@ -149,9 +140,7 @@ func TestAClientThatLeavesWithTheLastByteHasNotLeft(t *testing.T) {
 					return nil
 				})
 				fetch(t, server, test.method, p.headers, test.size)
-				if got, want := <-verdicts, (verdict{true, 0, true}); got != want {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
+				check.Equal(t, <-verdicts, (verdict{true, 0, true}))
 			})
 		}
 	}
@@ -221,9 +210,8 @@ func TestAClientThatLeavesBeforePaysItsReservation(t *testing.T) {
 				} else {
 					fetch(t, server, "GET", p.headers, half)
 				}
-				if got := <-verdicts; got.complete || got.cost != 1 {
-					t.Errorf("got %+v, want it incomplete, with the reservation of 1", got)
-				}
+				got := <-verdicts
+				check.That(t, !got.complete && got.cost == 1, "got %+v, want it incomplete, with the reservation of 1", got)
 			})
 		}
 	}
@@ -246,10 +234,7 @@ func askAndLeave(t testing.TB, server *httptest.Server, headers string, asked <-
 		}
 		return
 	}
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
 	<-asked
 	conn.Close()
@@ -278,9 +263,7 @@ func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
 	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{
 		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	ctx, stop := caddy.NewContext(base)
 	t.Cleanup(stop)
 	proxy := &reverseproxy.Handler{
@@ -288,9 +271,7 @@ func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
 		Upstreams:     reverseproxy.UpstreamPool{{Dial: address}},
 		FlushInterval: flush,
 	}
-	if err := proxy.Provision(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, proxy.Provision(ctx))
 	server := new(caddyhttp.Server)
 	return func(w http.ResponseWriter, r *http.Request) error {
 		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server)
@@ -334,9 +315,7 @@ func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
 								gone++
 							}
 						}
-						if charged != 0 {
-							t.Errorf("%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
-						}
+						check.That(t, charged == 0, "%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
 					})
 				}
 			}
@@ -364,9 +343,8 @@ func TestAClientThatLeavesAProxyMidBodyPays(t *testing.T) {
 					server, verdicts := listen(t, p.protocol, proxyTo(t, address))
 					for range 10 {
 						fetch(t, server, "GET", p.headers, half/2)
-						if got := <-verdicts; got.complete || got.cost != 1 {
-							t.Fatalf("got %+v, want it incomplete, with the reservation of 1", got)
-						}
+						got := <-verdicts
+						check.Assume(t, !got.complete && got.cost == 1, "got %+v, want it incomplete, with the reservation of 1", got)
 					}
 				})
 			}
@@ -391,17 +369,11 @@ func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
 			costs <- cost
 			return err
 		})
-		resp, err := server.Client().Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(server.Client().Get(server.URL))(t)
 		_, _ = io.Copy(io.Discard, resp.Body)
-		if got := resp.Trailer; got.Get("X-Cost") != "" || got.Get("X-Other") != "4" || got.Get("X-Third") != "5" {
-			t.Errorf("%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
-		}
-		if got := <-costs; got != 3 {
-			t.Errorf("%s: got cost %v, want 3", p.about, got)
-		}
+		got := resp.Trailer
+		check.That(t, got.Get("X-Cost") == "" && got.Get("X-Other") == "4" && got.Get("X-Third") == "5", "%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
+		check.Equal(t, <-costs, 3, "%s: cost", p.about)
 	}
 }
 
@@ -428,16 +400,12 @@ func TestATunnelWorks(t *testing.T) {
 		return err
 	})
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(reader, nil)
-	if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
-		t.Fatalf("got %v, %v, want 101", resp, err)
-	}
+	check.Assume(t, err == nil && resp.StatusCode == 101 && resp.Header.Get("Upgrade") == "echo", "got %v, %v, want 101", resp, err)
 	fmt.Fprint(conn, "hello\n")
 	if line, err := reader.ReadString('\n'); line != "hello\n" {
 		t.Errorf("got %q, %v through the tunnel, want hello", line, err)
@@ -453,9 +421,7 @@ func TestATunnelWorks(t *testing.T) {
 func TestAFileIsSentAndMeasured(t *testing.T) {
 	const size = 1 << 20
 	name := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(name, make([]byte, size), 0o600))
 	rule := &Settle{Source: ByBytes, bytes: 1024}
 	for _, p := range protocols {
 		for method, want := range map[string]float64{"GET": 1000, "HEAD": 0} {
@@ -471,9 +437,7 @@ func TestAFileIsSentAndMeasured(t *testing.T) {
 				return err
 			})
 			fetch(t, server, method, p.headers, int64(want)*size/1000)
-			if got := <-costs; got != want {
-				t.Errorf("%s, %s: got cost %v, want %v", p.about, method, got, want)
-			}
+			check.Equal(t, <-costs, want, "%s, %s: cost", p.about, method)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // asFastCGISends are methods, and what Caddy's FastCGI client sends for them.
@@ -30,10 +31,7 @@ var asFastCGISends = map[string]string{
 // newFastCGI starts a FastCGI server that answers with the method it was sent.
 func newFastCGI(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	go fcgi.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Method", r.Method)
@@ -94,9 +92,7 @@ func TestEverySpellingOfAMethodIsCharged(t *testing.T) {
 		}`)
 		c := s.From(servertest.Someone)
 		for range 20 {
-			if w := c.Get("/wp-login.php"); w.Code != http.StatusOK {
-				t.Fatalf("%q: GET: got %v, want it to pass", lines, w.Code)
-			}
+			check.Need(t, c.Get("/wp-login.php").Code, http.StatusOK, "%q: GET, want it to pass", lines)
 		}
 		for i, method := range []string{"POST", "post", "Post", "get", "gET", "poSt", "POST", "Get"} {
 			want := http.StatusOK
@@ -104,9 +100,7 @@ func TestEverySpellingOfAMethodIsCharged(t *testing.T) {
 				want = http.StatusTooManyRequests
 			}
 			w := c.Send(method, "/wp-login.php")
-			if w.Code != want {
-				t.Errorf("%q, request %d, %s: got %v, want %v", lines, i+1, method, w.Code, want)
-			}
+			check.Equal(t, w.Code, want, "%q, request %d, %s", lines, i+1, method)
 			if w.Code == http.StatusOK && w.Body.String() != method+" "+method {
 				t.Errorf("%q: got %s behind throttle, want %s as it was sent", lines, w.Body, method)
 			}
@@ -140,17 +134,13 @@ func TestGlobalExemptionsJudgeTheMethodThatFastCGISends(t *testing.T) {
 	}{
 		{"GET", 200}, {"OPTIONS", 200}, {"options", 200}, {"get", 200}, {"get", 429}, {"get", 403}, {"post", 403}, {"options", 200}, {"GET", 200},
 	} {
-		if got := c.Send(test.method, "/").Code; got != test.want {
-			t.Errorf("request %d, %s: got %v, want %v", i+1, test.method, got, test.want)
-		}
+		check.Equal(t, c.Send(test.method, "/").Code, test.want, "request %d, %s", i+1, test.method)
 	}
 }
 
 func TestStaticFilesAreExemptForExactlyGETAndHEAD(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600))
 	s := servertest.Run(t, `http:// {
 		root * `+root+`
 		throttle site 1 1/d {
@@ -165,9 +155,7 @@ func TestStaticFilesAreExemptForExactlyGETAndHEAD(t *testing.T) {
 	}{
 		{"GET", 200}, {"HEAD", 200}, {"head", 200}, {"head", 429}, {"get", 429}, {"Head", 429}, {"OPTIONS", 429}, {"HEAD", 200}, {"GET", 200},
 	} {
-		if got := c.Send(test.method, "/style.css").Code; got != test.want {
-			t.Errorf("request %d, %s: got %v, want %v", i+1, test.method, got, test.want)
-		}
+		check.Equal(t, c.Send(test.method, "/style.css").Code, test.want, "request %d, %s", i+1, test.method)
 	}
 }
 

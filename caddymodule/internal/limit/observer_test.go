@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A spy is a response writer that knows how it was written to.
@@ -70,28 +72,21 @@ func TestFlushingSendsTheHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := observe(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), seconds, func(w http.ResponseWriter, _ *http.Request) error {
 			time.Sleep(2 * time.Second)
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				t.Errorf("Flush: got %v", err)
-			}
+			check.NoError(t, http.NewResponseController(w).Flush(), "Flush")
 			time.Sleep(time.Hour) // events are sent when they happen
 			return nil
 		})
-		if got, _ := seconds.Actual(o, limit, 0); got != 2 {
-			t.Errorf("got %v, want 2", got)
-		}
+		got, _ := seconds.Actual(o, limit, 0)
+		check.That(t, got == 2, "got %v, want 2", got)
 	})
 }
 
 func TestNothingCanBeFlushedWhereNothingIsBuffered(t *testing.T) {
 	o, _ := observe(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil), seconds, func(w http.ResponseWriter, _ *http.Request) error {
-		if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
-			t.Errorf("got %v, want http.ErrNotSupported", err)
-		}
+		check.Is(t, http.NewResponseController(w).Flush(), http.ErrNotSupported)
 		return nil
 	})
-	if o.Left() {
-		t.Error("the answer counts as incomplete")
-	}
+	check.That(t, !o.Left(), "the answer counts as incomplete")
 }
 
 func TestCostHeadersAreRecordedAndRemoved(t *testing.T) {
@@ -119,12 +114,10 @@ func TestCostHeadersAreRecordedAndRemoved(t *testing.T) {
 		w := httptest.NewRecorder()
 		w.Header().Set("X-Other", "4")
 		o, _ := observe(w, httptest.NewRequest("GET", "/", nil), header, next)
-		if got, known := header.Actual(o, limit, 1); got != 3 || !known {
-			t.Errorf("%s: got %v, %v, want 3", about, got, known)
-		}
-		if h := w.Header(); h["X-Cost"] != nil || h[http.TrailerPrefix+"X-Cost"] != nil || h.Get("X-Other") != "4" {
-			t.Errorf("%s: the client sees %v, want X-Other alone", about, h)
-		}
+		got, known := header.Actual(o, limit, 1)
+		check.That(t, got == 3 && known, "%s: got %v, %v, want 3", about, got, known)
+		h := w.Header()
+		check.That(t, h["X-Cost"] == nil && h[http.TrailerPrefix+"X-Cost"] == nil && h.Get("X-Other") == "4", "%s: the client sees %v, want X-Other alone", about, h)
 	}
 }
 
@@ -157,9 +150,8 @@ func TestEarlyHintsAreNotTheResponse(t *testing.T) {
 		if len(w.hints) != 1 || w.hints[0].Get("Link") == "" || w.hints[0]["X-Cost"] != nil || w.Header()["X-Cost"] != nil {
 			t.Errorf("%s: got the hints %v and then %v, want no cost", test.about, w.hints, w.Header())
 		}
-		if got, _ := header.Actual(o, limit, 1); got != 5 || o.Status != http.StatusNotFound {
-			t.Errorf("%s: got cost %v and status %v, want 5 and 404", test.about, got, o.Status)
-		}
+		got, _ := header.Actual(o, limit, 1)
+		check.That(t, got == 5 && o.Status == http.StatusNotFound, "%s: got cost %v and status %v, want 5 and 404", test.about, got, o.Status)
 	}
 }
 
@@ -208,14 +200,11 @@ func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
 	o := new(Observer)
 	_ = o.Serve(w, httptest.NewRequest("GET", "/", nil), handler(func(w http.ResponseWriter, r *http.Request) error {
 		_, _, err := http.NewResponseController(w).Hijack()
-		if !errors.Is(err, http.ErrNotSupported) {
-			t.Errorf("got %v, want http.ErrNotSupported", err)
-		}
+		check.Is(t, err, http.ErrNotSupported)
 		return nil
 	}))
-	if _, known := seconds.Actual(o, limit, 1); !known {
-		t.Error("got the time unknown, want it known")
-	}
+	_, known := seconds.Actual(o, limit, 1)
+	check.That(t, known, "got the time unknown, want it known")
 }
 
 // A replay knows from the log how long a response took.
@@ -224,9 +213,8 @@ func TestATimeThatIsToldReplacesTheOneThatWasMeasured(t *testing.T) {
 		o := new(Observer)
 		_ = o.Serve(newSpy(), httptest.NewRequest("GET", "/", nil), serve)
 		o.Took(3 * time.Second)
-		if got, known := seconds.Actual(o, limit, 1); got != 3 || !known {
-			t.Errorf("%s: got %v, known %v, want 3", about, got, known)
-		}
+		got, known := seconds.Actual(o, limit, 1)
+		check.That(t, got == 3 && known, "%s: got %v, known %v, want 3", about, got, known)
 	}
 }
 
@@ -251,9 +239,7 @@ func TestObservingAllocatesTwice(t *testing.T) {
 			sum += cost
 		}
 	})
-	if got > 2 {
-		t.Errorf("got %v allocations, want 2", got)
-	}
+	check.That(t, got <= 2, "got %v allocations, want 2", got)
 }
 
 func TestBeforeHeadersIsCalledOnceBeforeTheFinalHeaders(t *testing.T) {
@@ -279,16 +265,11 @@ func TestBeforeHeadersIsCalledOnceBeforeTheFinalHeaders(t *testing.T) {
 		_ = o.Serve(w, httptest.NewRequest("GET", "/", nil), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			return test.serve(w)
 		}))
-		if told != test.want || calls != min(1, test.want) {
-			t.Errorf("%s: got %d calls and status %d, want one with status %d, or none for 0", test.name, calls, told, test.want)
-		}
-		if sent := w.Result().Header["Set-Cookie"]; len(sent) != calls {
-			t.Errorf("%s: got %q sent, want what was added", test.name, sent)
-		}
+		check.That(t, told == test.want && calls == min(1, test.want), "%s: got %d calls and status %d, want one with status %d, or none for 0", test.name, calls, told, test.want)
+		sent := w.Result().Header["Set-Cookie"]
+		check.That(t, len(sent) == calls, "%s: got %q sent, want what was added", test.name, sent)
 		for _, hint := range w.hints {
-			if hint["Set-Cookie"] != nil {
-				t.Errorf("%s: got a cookie among the hints", test.name)
-			}
+			check.That(t, hint["Set-Cookie"] == nil, "%s: got a cookie among the hints", test.name)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
@@ -33,9 +34,7 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 	}
 	for i, o := range weakestFirst {
 		for j, other := range weakestFirst {
-			if got, want := o.stronger(other), i > j; got != want {
-				t.Errorf("outcome %d stronger than %d: got %v, want %v", i, j, got, want)
-			}
+			check.Equal(t, o.stronger(other), i > j, "outcome %d stronger than %d", i, j)
 		}
 	}
 }
@@ -45,13 +44,9 @@ func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
 	o := &Outcome{Zone: &Zone{Name: "a", Refusal: new(refusal.Options), Reporter: new(silent)}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
 	o.decision = Delayed
 	log := zapcore.NewMapObjectEncoder()
-	if err := o.MarshalLogObject(log); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, o.MarshalLogObject(log))
 	for field, want := range map[string]any{"delay": 1.234568, "blocked": 9.876543} {
-		if got := log.Fields[field]; got != want {
-			t.Errorf("%s: got %v, want %v", field, got, want)
-		}
+		check.Equal(t, log.Fields[field], want, "%s", field)
 	}
 	if got, _ := (&Verdicts{all: []*Verdict{{Outcomes: []Outcome{*o}}}}).placeholder("delay"); got != 1.234568 {
 		t.Errorf("placeholder: got %v, want 1.234568", got)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -24,25 +25,22 @@ func TestABasicUserIsTheNameBeforeTheColon(t *testing.T) {
 		"Basic YWRtaW46": "admin", "Basic OnB3": "", "Bearer YWRtaW46cHc=": "", "Negotiate YWRtaW46cHc=": "", "": "",
 		"Basic YWRtAGluOnB3": "adm\x00in", "Basic w6FkbWluOnB3": "ádmin", "Basic IEFkbWluIDpwdw==": "admin",
 	} {
-		if got, unclear := read(header); got != want || unclear {
-			t.Errorf("%q: got %q, unclear %v, want %q", header, got, unclear, want)
-		}
+		got, unclear := read(header)
+		check.That(t, got == want && !unclear, "%q: got %q, unclear %v, want %q", header, got, unclear, want)
 	}
 	for _, header := range []string{
 		"Basic   YWRtaW46cHc", "Basic\tYWRtaW46cHc=", "Basic YWRtaW46cHc", "Basic !YWRt aW46cHc=", "Basic YWRtaW46cHc=, x", "Basic YTpiOg=OnB3",
 		"Basic YWRtaW4=OnB3", "Basic YWRt\u00e9aW46cA", "Basic YWRtaW4=", "Basic", "Basic ", "Basic =", "Basic Y", "BasicYWRtaW46cHc=",
 	} {
-		if got, unclear := read(header); got != "" || !unclear {
-			t.Errorf("%q: got %q, unclear %v, want it unclear", header, got, unclear)
-		}
+		got, unclear := read(header)
+		check.That(t, got == "" && unclear, "%q: got %q, unclear %v, want it unclear", header, got, unclear)
 	}
 }
 
 func TestABasicUserThatIsGivenTwiceIsUnclear(t *testing.T) {
 	for _, headers := range [][]string{{"Basic YWRtaW46cHc=", "Basic YWRtaW46cHc="}, {"Bearer x", "Basic YWRtaW46cHc="}} {
-		if got, unclear := read(headers...); got != "" || !unclear {
-			t.Errorf("%q: got %q, unclear %v, want it unclear", headers, got, unclear)
-		}
+		got, unclear := read(headers...)
+		check.That(t, got == "" && unclear, "%q: got %q, unclear %v, want it unclear", headers, got, unclear)
 	}
 	if got, unclear := read(); got != "" || unclear {
 		t.Errorf("without a header: got %q, unclear %v, want neither", got, unclear)
@@ -76,15 +74,9 @@ func phpUser(t *testing.T) func(header string) string {
 	url := peertest.PHPServer(t, "testdata/basic.php")
 	return func(header string) string {
 		t.Helper()
-		r, err := http.NewRequest("GET", url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := check.Must(http.NewRequest("GET", url, nil))(t)
 		r.Header.Set("Authorization", header)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(http.DefaultClient.Do(r))(t)
 		defer resp.Body.Close()
 		return decoded(t, resp.Body)
 	}
@@ -102,9 +94,6 @@ func rubyUser(t *testing.T) func(header string) string {
 
 func decoded(t *testing.T, r io.Reader) string {
 	t.Helper()
-	text, err := io.ReadAll(base64.NewDecoder(base64.StdEncoding, r))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(io.ReadAll(base64.NewDecoder(base64.StdEncoding, r)))(t)
 	return string(text)
 }

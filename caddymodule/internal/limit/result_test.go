@@ -5,13 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
@@ -34,9 +34,7 @@ func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
 			"site 203.0.113.7 admitted  4.5 6 1.5 2.5   {http.throttle.nonsense}",
 			"site 203.0.113.7 refused capacity 4 6 2 2.5 8 1 {http.throttle.nonsense}",
 		} {
-			if got := s.From(servertest.Someone).Get("/").Body.String(); got != want {
-				t.Errorf("request %d: got %q, want %q", i+1, got, want)
-			}
+			check.Equal(t, s.From(servertest.Someone).Get("/").Body.String(), want, "request %d", i+1)
 			<-time.After(time.Second)
 		}
 	})
@@ -44,17 +42,13 @@ func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
 
 func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600))
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.Run(t, "http:// {\nlog\nroot * "+root+"\nthrottle {\nexempt static_files\nzone site {\nlimit 1 1/h\n}\n}\nrespond ok\n}")
 		s.From(servertest.Someone).Get("/style.css")
 		s.From(servertest.Someone).Get("/")
 		lines := s.Logs.Lines(t, "handled request")
-		if len(lines) != 2 {
-			t.Fatalf("got %d lines in the access log, want 2", len(lines))
-		}
+		check.Need(t, len(lines), 2, "lines in the access log")
 		if got, logged := lines[0]["throttle"]; logged {
 			t.Errorf("a static file: got %v in the access log, want no field", got)
 		}
@@ -76,9 +70,7 @@ func TestPlaceholdersAreEmptyIfNoZoneDecided(t *testing.T) {
 			}
 			respond "`+everyPlaceholder+` {http.throttle.message} {http.throttle.delay} {http.throttle.blocked}"
 		}`)
-		if got, want := strings.Join(strings.Fields(s.From(servertest.Someone).Get("/free").Body.String()), " "), "{http.throttle.nonsense} false"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		check.Equal(t, strings.Join(strings.Fields(s.From(servertest.Someone).Get("/free").Body.String()), " "), "{http.throttle.nonsense} false")
 	})
 }
 
@@ -139,14 +131,11 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 		c.Get("/missing")
 		c.Get("/free")
 		lines := s.Logs.Lines(t, "handled request")
-		if len(lines) != len(want) {
-			t.Fatalf("got %d lines, want %d", len(lines), len(want))
-		}
+		check.Need(t, len(lines), len(want), "lines")
 		for i, line := range lines {
 			got, _ := line["throttle"].(map[string]any)
-			if code, _ := got["support_code"].(string); servertest.SupportCode.MatchString(code) != (got["decision"] == "refused") {
-				t.Errorf("line %d: got the code %q, want one for refusals only", i+1, code)
-			}
+			code, _ := got["support_code"].(string)
+			check.That(t, servertest.SupportCode.MatchString(code) == (got["decision"] == "refused"), "line %d: got the code %q, want one for refusals only", i+1, code)
 			delete(got, "support_code")
 			if !reflect.DeepEqual(got, want[i]) {
 				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
@@ -168,9 +157,8 @@ func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
 	}`)
 	c := s.From(servertest.Someone)
 	c.Passes(2, "/")
-	if got := s.Logs.Lines(t, "handled request"); len(got) != 0 {
-		t.Errorf("got %v, want nothing", got)
-	}
+	got := s.Logs.Lines(t, "handled request")
+	check.That(t, len(got) == 0, "got %v, want nothing", got)
 	s.Stop() // which writes what is not written yet
 	messages := []any{}
 	for _, line := range s.Logs.Lines(t, "") {
@@ -178,21 +166,15 @@ func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
 			messages = append(messages, line["msg"])
 		}
 	}
-	if want := []any{"zone begins to refuse requests", "zone refused requests"}; !slices.Equal(messages, want) {
-		t.Errorf("got %v, want %v", messages, want)
-	}
+	check.Slices(t, messages, []any{"zone begins to refuse requests", "zone refused requests"})
 }
 
 // The zone stands in the global options, so nothing of the page is in the server's config.
 func TestAPageOfItsOwnShowsTheVerdict(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
-	if err := os.WriteFile(page, []byte("<p>{http.throttle.zone} {http.throttle.reason}</p>"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(page, []byte("<p>{http.throttle.zone} {http.throttle.reason}</p>"), 0o600))
 	s := servertest.Run(t, "{\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\n}\nhttp:// {\nthrottle site\nrespond ok\n}")
 	c := s.From(servertest.Someone).With("Accept", "text/html")
 	c.Passes(1, "/")
-	if got, want := c.Get("/").Body.String(), "<p>site capacity</p>"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	check.Equal(t, c.Get("/").Body.String(), "<p>site capacity</p>")
 }

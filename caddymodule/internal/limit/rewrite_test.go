@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // guesses sends n wrong passwords and returns how many were let through.
@@ -40,9 +41,7 @@ func TestARewriteHidesNoLogInFromItsZone(t *testing.T) {
 	} {
 		for _, target := range []string{"/wp-login.php", "/site1/wp-login.php", "/site1//wp-login.php", "/login", "/wp-login.php/x"} {
 			s := servertest.Run(t, fmt.Sprintf("http:// {\n%s\nthrottle {\nzone login {\nmatch {\n%s\nmethod POST\n}\nlimit 5 5/h\n}\n}\nrespond ok\n}", multisite, matcher))
-			if got := guesses(s, 12, target); got != 5 {
-				t.Errorf("%s, %s: got %d of 12 guesses through, want 5", matcher, target, got)
-			}
+			check.Equal(t, guesses(s, 12, target), 5, "%s, %s: of 12 guesses through", matcher, target)
 			s.Stop()
 		}
 	}
@@ -53,9 +52,7 @@ func TestARewriteHidesNoLogInFromItsZone(t *testing.T) {
 func TestEachMatcherOfAZoneSeesBothAddresses(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"sent.php", "made.php"} {
-		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
 	}
 	const rewrites = "rewrite /sent.php /other?b=2\nrewrite /hidden /made.php?made=1\nrewrite /both.php /both2.php?c=3\n"
 	for _, test := range []struct {
@@ -75,14 +72,10 @@ func TestEachMatcherOfAZoneSeesBothAddresses(t *testing.T) {
 	} {
 		s := servertest.Run(t, "http:// {\n"+rewrites+"throttle {\nzone one {\nkey {http.request.orig_uri.path}\n"+test.matchers+"\nlimit 1 1/h\n}\n}\nrespond {uri}\n}")
 		for _, target := range test.counted {
-			if got := passedOf(s, 3, target); got != 1 {
-				t.Errorf("%s, %s: got %d of 3 through, want 1", test.matchers, target, got)
-			}
+			check.Equal(t, passedOf(s, 3, target), 1, "%s, %s: of 3 through", test.matchers, target)
 		}
 		for _, target := range test.free {
-			if got := passedOf(s, 3, target); got != 3 {
-				t.Errorf("%s, %s: got %d of 3 through, want all", test.matchers, target, got)
-			}
+			check.Equal(t, passedOf(s, 3, target), 3, "%s, %s: of 3 through, want all", test.matchers, target)
 		}
 		s.Stop()
 	}
@@ -98,9 +91,7 @@ func TestAskingMatchersWithBothAddressesLeavesTheRequestAlone(t *testing.T) {
 		{"expression `{path}.startsWith('/sent/')`", "{uri} {query.b}", "/made/6?b=2 2"},
 	} {
 		s := servertest.Run(t, "http:// {\nrewrite /sent/4 /made/6?b=2\nthrottle {\nzone one {\nmatch "+test.matcher+"\nlimit 9 1/h\n}\n}\nrespond \""+test.say+"\"\n}")
-		if got := s.From(servertest.Someone).Get("/sent/4?a=1").Body.String(); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.matcher, got, test.want)
-		}
+		check.Equal(t, s.From(servertest.Someone).Get("/sent/4?a=1").Body.String(), test.want, "%s", test.matcher)
 		s.Stop()
 	}
 }
@@ -108,9 +99,7 @@ func TestAskingMatchersWithBothAddressesLeavesTheRequestAlone(t *testing.T) {
 func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
 	for _, target := range []string{"/wp-login.php", "/site1/wp-login.php", "/login"} {
 		s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle /wp-login.php* login 5 5/h\nrespond ok\n}")
-		if got := guesses(s, 12, target); got != 5 {
-			t.Errorf("%s: got %d of 12 guesses through, want 5", target, got)
-		}
+		check.Equal(t, guesses(s, 12, target), 5, "%s: of 12 guesses through", target)
 		s.Stop()
 	}
 }
@@ -118,15 +107,11 @@ func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
 // A front controller reads the address as sent, so a rule about that holds behind it.
 func TestAFrontControllerReadsTheAddressAsSent(t *testing.T) {
 	s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle {\nzone login {\nmatch path /account/login*\nlimit 5 5/h\n}\nzone scripts {\nmatch path /index.php*\nlimit 1 1/h\n}\n}\nrespond ok\n}")
-	if got := guesses(s, 12, "/account/login"); got != 5 {
-		t.Errorf("got %d of 12 guesses through, want 5", got)
-	}
+	check.Equal(t, guesses(s, 12, "/account/login"), 5, "of 12 guesses through")
 	if got := passedOf(s, 3, "/page"); got != 3 { // which no rule matches
 		t.Errorf("got %d of 3 pages, want all", got)
 	}
-	if got := guesses(s, 12, "/index.php"); got != 1 {
-		t.Errorf("got %d of 12 for the script itself through, want 1", got)
-	}
+	check.Equal(t, guesses(s, 12, "/index.php"), 1, "of 12 for the script itself through")
 }
 
 // What frees a request must hold for both of its addresses.
@@ -178,9 +163,7 @@ func TestTheDearerOfTwoAddressesIsTheCost(t *testing.T) {
 		{"rewrite /a/3 /b/6", "cost {re.n.1} {\npath_regexp n ^/[ab]/([0-9])\n}", "/a/3", "6"},
 	} {
 		s := servertest.Run(t, "http:// {\n"+test.rewrite+"\nthrottle {\nzone all {\nlimit 100 1/h\n"+test.costs+"\n}\n}\nrespond {http.throttle.cost}\n}")
-		if got := s.From(servertest.Someone).Get(test.target).Body.String(); got != test.want {
-			t.Errorf("%s, %s: got a cost of %s, want %s", test.rewrite, test.target, got, test.want)
-		}
+		check.Equal(t, s.From(servertest.Someone).Get(test.target).Body.String(), test.want, "%s, %s: a cost", test.rewrite, test.target)
 		s.Stop()
 	}
 }
@@ -188,42 +171,30 @@ func TestTheDearerOfTwoAddressesIsTheCost(t *testing.T) {
 func TestARouteIsNamedByTheAddressAsSentFirst(t *testing.T) {
 	s := servertest.Run(t, "http:// {\nrewrite /a /b\nrewrite /x /b\nthrottle {\nzone all {\nkey route\nroute second /b\nroute first /a\nlimit 100 1/h\n}\n}\nrespond {http.throttle.key}\n}")
 	for target, want := range map[string]string{"/a": "first", "/x": "second", "/b": "second", "/c": "other"} {
-		if got := s.From(servertest.Someone).Get(target).Body.String(); got != want {
-			t.Errorf("%s: got the route %s, want %s", target, got, want)
-		}
+		check.Equal(t, s.From(servertest.Someone).Get(target).Body.String(), want, "%s: the route", target)
 	}
 }
 
 // Files are looked for under the address that the file server will see.
 func TestStaticFilesAreThoseOfTheAddressAsRewritten(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600))
 	s := servertest.Run(t, "http:// {\nroot * "+root+"\nuri strip_prefix /site1\nrewrite /style.css/x /page\nthrottle {\nzone all {\nexempt static_files\nlimit 1 1/h\n}\n}\nrespond ok\n}")
-	if got := passedOf(s, 3, "/site1/style.css"); got != 3 {
-		t.Errorf("got %d of 3 for a file, want all", got)
-	}
-	if got := passedOf(s, 3, "/style.css/x"); got != 1 {
-		t.Errorf("got %d of 3 through, want 1", got)
-	}
+	check.Equal(t, passedOf(s, 3, "/site1/style.css"), 3, "of 3 for a file, want all")
+	check.Equal(t, passedOf(s, 3, "/style.css/x"), 1, "of 3 through")
 }
 
 // What redir answers is not charged, and logins by HTTP Basic are seen before they are checked.
 func TestThrottleStandsAfterRewritesAndBeforePasswords(t *testing.T) {
 	s := servertest.Run(t, "http:// {\nredir /old /new\nbasic_auth /private {\nbob $2a$04$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\nthrottle all 2 1/h\nrespond ok\n}")
 	for range 5 {
-		if got := s.From(servertest.Someone).Get("/old").Code; got != http.StatusFound {
-			t.Fatalf("got %d, want the redirect", got)
-		}
+		check.Need(t, s.From(servertest.Someone).Get("/old").Code, http.StatusFound, "want the redirect")
 	}
 	var codes []string
 	for range 4 {
 		codes = append(codes, fmt.Sprint(s.From(servertest.Someone).Get("/private").Code))
 	}
-	if got := strings.Join(codes, " "); got != "401 401 429 429" {
-		t.Errorf("got %s, want two challenges and then refusals", got)
-	}
+	check.Equal(t, strings.Join(codes, " "), "401 401 429 429", "want two challenges and then refusals")
 }
 
 func passedOf(s *servertest.Site, n int, target string) (passed int) {

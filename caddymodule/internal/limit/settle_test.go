@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 type handler func(w http.ResponseWriter, r *http.Request) error
@@ -168,9 +169,7 @@ func TestTheResponseTellsWhatARequestCost(t *testing.T) {
 					want, wantKnown = test.reserved, false
 				}
 				got, known := test.rule.Actual(o, limit, test.reserved)
-				if math.Abs(got-want) > 1e-9 || known != wantKnown {
-					t.Errorf("got %v, known %v; want %v, %v", got, known, want, wantKnown)
-				}
+				check.That(t, math.Abs(got-want) <= 1e-9 && known == wantKnown, "got %v, known %v; want %v, %v", got, known, want, wantKnown)
 			})
 		})
 	}
@@ -217,8 +216,7 @@ func TestStatusesAreCodesAndClasses(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "4", "40", "4x", "40x", "4XX", "600", "099", "4011", "4xx "} {
-		if got, err := parseStatus(text); err == nil {
-			t.Errorf("%q: got %v, want an error", text, got)
-		}
+		got, err := parseStatus(text)
+		check.That(t, err != nil, "%q: got %v, want an error", text, got)
 	}
 }

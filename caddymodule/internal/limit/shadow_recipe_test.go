@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -171,9 +172,7 @@ func TestEnforceJudgesEachClient(t *testing.T) {
 				t.Errorf("client %d: got %d passed, half %q, all %q, want %d, %q, %q", n, passed, verdicts("half"), verdicts("all"), want, half, all)
 			}
 		}
-		if chosen < clients/4 || chosen > clients*3/4 {
-			t.Errorf("got %d of %d clients enforced, want about half", chosen, clients)
-		}
+		check.That(t, chosen >= clients/4 && chosen <= clients*3/4, "got %d of %d clients enforced, want about half", chosen, clients)
 	})
 }
 
@@ -225,9 +224,7 @@ func TestAGlobalExemptionHoldsInShadow(t *testing.T) {
 					got[strings.TrimPrefix(decision, "shadow_")] = n
 				}
 			}
-			if !maps.Equal(got, want) {
-				t.Errorf("%q, zone %s: got %v, want %v", shadow, zone, got, want)
-			}
+			check.That(t, maps.Equal(got, want), "%q, zone %s: got %v, want %v", shadow, zone, got, want)
 		}
 		s.Stop()
 	}
@@ -240,16 +237,12 @@ func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
 		const line = "a matcher of the zone fails, so requests would if it were enforced"
 		for second := range 150 { // errors at 0 to 149 s, lines at 0, 60 and 120 s
 			s.From(servertest.Someone).Answers("/", http.StatusOK)
-			if got, want := len(s.Logs.Lines(t, line)), 1+second/60; got != want {
-				t.Fatalf("after %d s: got %d lines, want %d", second, got, want)
-			}
+			check.Need(t, len(s.Logs.Lines(t, line)), 1+second/60, "after %d s: lines", second)
 			time.Sleep(time.Second)
 		}
 		if got := s.Logs.Lines(t, line)[0]; got["zone"] != "odd" || !strings.HasPrefix(got["error"].(string), "match: ") || got["level"] != "warn" {
 			t.Errorf("got %v, want a warning that names the zone odd and its match", got)
 		}
-		if n := servertest.RefusedOf(t, "odd"); n != 150 {
-			t.Errorf("got %v counted, want 150", n)
-		}
+		check.Equal(t, servertest.RefusedOf(t, "odd"), 150, "counted")
 	})
 }

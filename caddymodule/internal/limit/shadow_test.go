@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
@@ -22,12 +23,9 @@ func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
 	c := s.From(servertest.Someone)
 	for i, want := range []string{"admitted  ", "admitted  ", "shadow_refused capacity 7200", "shadow_refused capacity 7200"} {
 		w := c.Get("/")
-		if got := w.Body.String(); w.Code != http.StatusOK || got != want {
-			t.Errorf("request %d: got %v with %q, want 200 with %q", i+1, w.Code, got, want)
-		}
-		if got := w.Header().Get("Retry-After"); got != "" {
-			t.Errorf("request %d: got Retry-After %q, want none", i+1, got)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == want, "request %d: got %v with %q, want 200 with %q", i+1, w.Code, got, want)
+		check.Equal(t, w.Header().Get("Retry-After"), "", "request %d: Retry-After", i+1)
 	}
 }
 
@@ -46,9 +44,8 @@ func refusesNothing(t *testing.T, s *servertest.Site) {
 	c.Get("/capacity")
 	for _, reason := range []string{"capacity", "denied", "oversize", "missing_key"} {
 		w := c.Get("/" + reason)
-		if got := w.Body.String(); w.Code != http.StatusOK || got != reason {
-			t.Errorf("got %v for reason %q, want 200 for %q", w.Code, got, reason)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == reason, "got %v for reason %q, want 200 for %q", w.Code, got, reason)
 	}
 }
 
@@ -57,9 +54,7 @@ func TestWithoutShadowEveryReasonRefuses(t *testing.T) {
 	c := s.From(servertest.Someone).With("X-Cost", "2")
 	c.Get("/capacity")
 	for _, path := range []string{"/capacity", "/denied", "/oversize", "/missing_key"} {
-		if got := c.Get(path).Code; got != http.StatusTooManyRequests {
-			t.Errorf("%s: got %v, want 429", path, got)
-		}
+		check.Equal(t, c.Get(path).Code, http.StatusTooManyRequests, "%s", path)
 	}
 }
 
@@ -86,13 +81,9 @@ func TestAShadowZoneStandsInNobodysWay(t *testing.T) {
 	c := s.From(servertest.Someone)
 	c.Passes(5, "/both")
 	zone := s.Counts(t)["tried"]
-	if got, want := zone["admitted"], 3.0; got != want {
-		t.Errorf("admitted in shadow: got %v, want %v", got, want)
-	}
+	check.Equal(t, zone["admitted"], 3.0, "admitted in shadow")
 	// Two while it alone was full, and one more while both were.
-	if got, want := zone["shadow_refused capacity"], 3.0; got != want {
-		t.Errorf("refused in shadow: got %v, want %v", got, want)
-	}
+	check.Equal(t, zone["shadow_refused capacity"], 3.0, "refused in shadow")
 }
 
 func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
@@ -110,9 +101,7 @@ func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 		respond {http.throttle.reason}
 	}`)
 	c := s.From(servertest.Someone)
-	if got := c.Get("/").Body.String(); got != "denied" {
-		t.Errorf("got reason %q, want denied", got)
-	}
+	check.Equal(t, c.Get("/").Body.String(), "denied", "reason")
 	c.Passes(2, "/")
 }
 
@@ -141,13 +130,9 @@ func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
 		c.Get("/both")
 	}
 	for i, want := range []string{"admitted", "admitted", "shadow_refused"} {
-		if got := c.Get("/tried").Body.String(); got != want {
-			t.Errorf("request %d: got %q, want %q", i+1, got, want)
-		}
+		check.Equal(t, c.Get("/tried").Body.String(), want, "request %d", i+1)
 	}
-	if got, want := s.Counts(t)["tried"]["admitted"], 3.0; got != want {
-		t.Errorf("admitted in shadow: got %v, want %v", got, want)
-	}
+	check.Equal(t, s.Counts(t)["tried"]["admitted"], 3.0, "admitted in shadow")
 }
 
 func TestClientsDoNotPayForTheirRequestsInShadow(t *testing.T) {
@@ -188,9 +173,7 @@ func TestAMatcherThatFailsRefusesNothingInShadow(t *testing.T) {
 			s := servertest.Run(t, "{\nthrottle {\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone site {\n"+test.zone+"\nlimit 5 1/s\n}\n}\nrespond ok\n}")
 			r := servertest.Request(servertest.Someone, servertest.Site0)
 			r.TLS = &tls.ConnectionState{HandshakeComplete: false}
-			if got := s.Do(r).Code; got != test.want {
-				t.Errorf("got %v, want %v", got, test.want)
-			}
+			check.Equal(t, s.Do(r).Code, test.want)
 		})
 	}
 }

@@ -15,14 +15,13 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestStaticFilesAreNotCharged(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"style.css", "index.php", "x.php.css"} {
-		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
 	}
 	for name, directives := range map[string]string{
 		"of the site":      "root * " + root + "\nthrottle {\nexempt static_files\nzone site {\nlimit 1 1/h\n}\n}",
@@ -38,22 +37,14 @@ func TestStaticFilesAreNotCharged(t *testing.T) {
 			s := servertest.Run(t, fmt.Sprintf("%shttp:// {\n%s\nrespond ok\n}", global, directives))
 			c := s.From(servertest.Someone)
 			for range 5 {
-				if got := c.Get("/style.css?v=1").Code; got != 200 {
-					t.Fatalf("a static file: got %d, want 200", got)
-				}
+				check.Need(t, c.Get("/style.css?v=1").Code, 200, "a static file")
 			}
 			c.Passes(1, "/index.php")
 			for _, path := range []string{"/style.css/?s=x", "/style.css%2f?s=x", "/x.php.css", "/nothing.css", "/", "/index.php"} {
-				if got := c.Get(path).Code; got != 429 {
-					t.Errorf("%s: got %d, want 429", path, got)
-				}
+				check.Equal(t, c.Get(path).Code, 429, "%s", path)
 			}
-			if got := c.Send("POST", "/style.css").Code; got != 429 {
-				t.Errorf("a POST: got %d, want 429", got)
-			}
-			if got := c.Get("/style.css").Code; got != 200 {
-				t.Errorf("a static file when the bucket is full: got %d, want 200", got)
-			}
+			check.Equal(t, c.Send("POST", "/style.css").Code, 429, "a POST")
+			check.Equal(t, c.Get("/style.css").Code, 200, "a static file when the bucket is full")
 		})
 	}
 }
@@ -63,9 +54,7 @@ func TestStaticFilesAreNotCharged(t *testing.T) {
 func staticSite(t testing.TB, options string) *servertest.FuncSite {
 	t.Helper()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600))
 	s := servertest.NewWaitSite(t, `throttle {
 		zone site {
 			exempt static_files `+root+`
@@ -99,9 +88,8 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) 
 			shadow := options == "shadow" || options == "enforce 1"
 			wantLevel := func(want float64) {
 				t.Helper()
-				if got := s.Fullness("site", servertest.Office, 100, 1./86400, shadow); math.Abs(got-want) > 0.01 {
-					t.Errorf("%s: got level %v, want %v", options, got, want)
-				}
+				got := s.Fullness("site", servertest.Office, 100, 1./86400, shadow)
+				check.That(t, math.Abs(got-want) <= 0.01, "%s: got level %v, want %v", options, got, want)
 			}
 			for i := range 3 {
 				servertest.WantWaits(t, s.Visits(1, servertest.Office, "/style.css"), 0)
@@ -110,9 +98,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) 
 			// A body that must be read for another zone is no second reason to pay.
 			r := httptest.NewRequest("GET", "http://example.com/style.css", strings.NewReader("[1,2]"))
 			r.RemoteAddr = servertest.Office + ":1"
-			if v := s.Come(r); v.Code != http.StatusOK {
-				t.Errorf("%s: got %v, want 200", options, v.Code)
-			}
+			check.Equal(t, s.Come(r).Code, http.StatusOK, "%s", options)
 			wantLevel(12)
 			// It has been served, so it is charged up to the capacity, and not refused.
 			for range 40 {
@@ -131,9 +117,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600))
 	for _, option := range []string{"", "shadow"} {
 		s := servertest.Run(t, fmt.Sprintf(`http:// {
 			root * %s
@@ -147,14 +131,10 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 			}
 		}`, root, option, upstream.Listener.Addr()))
 		for range 3 {
-			if got := s.From(servertest.Someone).Get("/style.css?v=1").Code; got != http.StatusOK {
-				t.Fatalf("got %v, want 200", got)
-			}
+			check.Need(t, s.From(servertest.Someone).Get("/style.css?v=1").Code, http.StatusOK)
 		}
 		lines := s.Logs.Lines(t, "the upstream answered")
-		if len(lines) != 1 || lines[0]["uri"] != "http://example.com/style.css?v=1" || lines[0]["zone"] != "site" {
-			t.Errorf("%s: got %v, want one line about the request", option, lines)
-		}
+		check.That(t, len(lines) == 1 && lines[0]["uri"] == "http://example.com/style.css?v=1" && lines[0]["zone"] == "site", "%s: got %v, want one line about the request", option, lines)
 		if option == "" {
 			s.From(servertest.Someone).Passes(2, "/page")
 		}

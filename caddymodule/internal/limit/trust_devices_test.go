@@ -17,15 +17,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // withKey returns the folder of a storage with a key. Locks of storage are kept by goroutines that outlive a test.
 func withKey(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := signer.New(&certmagic.FileStorage{Path: dir}, nil).Maintain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, signer.New(&certmagic.FileStorage{Path: dir}, nil).Maintain(t.Context()))
 	return dir
 }
 
@@ -88,9 +87,7 @@ func (b *browser) post(target string, form url.Values) *httptest.ResponseRecorde
 // wants checks the status of a login.
 func (b *browser) wants(status int, account, password string) {
 	b.Helper()
-	if got := b.login(account, password).Code; got != status {
-		b.Errorf("account %s, password %s: got %d, want %d", account, password, got, status)
-	}
+	check.Equal(b, b.login(account, password).Code, status, "account %s, password %s", account, password)
 }
 
 // guesses makes wrong guesses, and returns how many the upstream has heard of.
@@ -130,9 +127,7 @@ func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 					}
 					<-time.After(50 * time.Millisecond)
 				}
-				if heard > 12 {
-					t.Errorf("500 guesses from 200 addresses: %d got through, want at most 12", heard)
-				}
+				check.That(t, heard <= 12, "500 guesses from 200 addresses: %d got through, want at most 12", heard)
 				elsewhere.wants(http.StatusTooManyRequests, "owner", "right")
 				owner.wants(http.StatusFound, "owner", "right")
 				owner.wants(http.StatusOK, "owner", "mistyped")
@@ -152,23 +147,17 @@ func TestADeviceIsChargedInThePlaceOfItsAccount(t *testing.T) {
 		}`+"\n"+byAccount("3.5 1/h", ""))
 		device := newBrowser(s, "192.0.2.1:1")
 		device.wants(http.StatusFound, "owner", "right")
-		if heard := device.guesses(20, "owner"); heard != 3 {
-			t.Errorf("got %d guesses of a device through, want 3", heard)
-		}
+		check.Equal(t, device.guesses(20, "owner"), 3, "guesses of a device through")
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
 		// The other zone has charged the four, once each.
-		if heard := device.guesses(200, "another"); heard != 3 {
-			t.Errorf("another account: got %d guesses through, want 3", heard)
-		}
+		check.Equal(t, device.guesses(200, "another"), 3, "another account: guesses through")
 		left := 0
 		for i := range 200 {
 			if device.login(fmt.Sprint("account", i), "right").Code == http.StatusFound {
 				left++
 			}
 		}
-		if left != 93 {
-			t.Errorf("got %d more requests of the address through, want what is left of 100 after 7", left)
-		}
+		check.Equal(t, left, 93, "more requests of the address through, want what is left of 100 after 7")
 	})
 }
 
@@ -178,14 +167,10 @@ func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
 	device.wants(http.StatusFound, "owner", "right")
 	stolen := newBrowser(s, "198.51.100.1:1")
 	stolen.cookies = map[string]string{deviceCookie: device.cookies[deviceCookie]}
-	if heard := stolen.guesses(20, "owner"); heard != 3 {
-		t.Errorf("got %d guesses through with a copied cookie, want 3", heard)
-	}
+	check.Equal(t, stolen.guesses(20, "owner"), 3, "guesses through with a copied cookie")
 	device.wants(http.StatusTooManyRequests, "owner", "right")
 	newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
-	if heard := stolen.guesses(20, "admin"); heard != 3 {
-		t.Errorf("got %d guesses at another account through with a cookie that is not for it, want 3", heard)
-	}
+	check.Equal(t, stolen.guesses(20, "admin"), 3, "guesses at another account through with a cookie that is not for it")
 }
 
 func TestOnlyASuccessEarnsTrust(t *testing.T) {
@@ -220,14 +205,11 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 			t.Errorf("%s: got %v, want no rate-limit headers of accounts", test.name, got)
 		}
 	}
-	if lines := s.Logs.Lines(t, "a login succeeded over plain HTTP"); len(lines) != 1 {
-		t.Errorf("got %d warnings of plain HTTP, want 1", len(lines))
-	}
+	check.Equal(t, len(s.Logs.Lines(t, "a login succeeded over plain HTTP")), 1, "warnings of plain HTTP")
 	refused := newBrowser(s, "192.0.2.1:1")
 	refused.guesses(10, "x")
-	if refused.wants(http.StatusTooManyRequests, "x", "right"); len(refused.cookies) > 0 {
-		t.Error("a refused request: got a device cookie")
-	}
+	refused.wants(http.StatusTooManyRequests, "x", "right")
+	check.That(t, len(refused.cookies) == 0, "a refused request: got a device cookie")
 }
 
 // Whoever earns devices without end, as by a refund that is too wide, has ten buckets.
@@ -243,9 +225,7 @@ func TestDevicesHaveTenBucketsInAll(t *testing.T) {
 	for _, b := range devices {
 		heard += b.guesses(5, "owner")
 	}
-	if heard <= 3 || heard > 30 {
-		t.Errorf("got %d guesses of 25 devices through, want 3 for each of ten buckets", heard)
-	}
+	check.That(t, heard > 3 && heard <= 30, "got %d guesses of 25 devices through, want 3 for each of ten buckets", heard)
 }
 
 // A site may renew the cookie of whoever is logged in. The renewal says nothing about
@@ -276,9 +256,8 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 			b.cookies[test.carried] = "other%7C1"
 		}
 		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
-		if got := b.cookies[deviceCookie] != ""; got != test.want {
-			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
-		}
+		got := b.cookies[deviceCookie] != ""
+		check.That(t, got == test.want, "%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
 		s.Stop()
 	}
 }
@@ -293,9 +272,7 @@ func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 		<-time.After(2 * time.Hour) // the block is longer than the bucket is full
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusTooManyRequests, "owner", "right")
 		device.wants(http.StatusFound, "owner", "right")
-		if heard := device.guesses(10, "owner"); heard != 3 {
-			t.Errorf("got %d guesses of the device through, want its own 3, since the account is blocked", heard)
-		}
+		check.Equal(t, device.guesses(10, "owner"), 3, "guesses of the device through, want its own 3, since the account is blocked")
 		<-time.After(22*time.Hour + time.Minute)
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
 		device.wants(http.StatusTooManyRequests, "owner", "right") // its own block began two hours later
@@ -308,13 +285,9 @@ func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", "override vip 5.5 1/h\noverride nobody deny\noverride free unlimited"))
 	vip := newBrowser(s, "192.0.2.1:1")
 	vip.wants(http.StatusFound, "vip", "right")
-	if heard := vip.guesses(20, "vip"); heard != 5 {
-		t.Errorf("got %d guesses through, want 5", heard)
-	}
+	check.Equal(t, vip.guesses(20, "vip"), 5, "guesses through")
 	vip.wants(http.StatusTooManyRequests, "nobody", "right")
-	if heard := vip.guesses(20, "free"); heard != 20 {
-		t.Errorf("an unlimited account: got %d through, want all", heard)
-	}
+	check.Equal(t, vip.guesses(20, "free"), 20, "an unlimited account: through, want all")
 }
 
 func TestShadowMakesDevicesKnown(t *testing.T) {
@@ -322,20 +295,12 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "shadow"))
 		device := newBrowser(s, "192.0.2.1:1")
-		if heard := newBrowser(s, "198.51.100.1:1").guesses(10, "owner"); heard != 10 {
-			t.Errorf("in shadow: got %d guesses through, want all", heard)
-		}
+		check.Equal(t, newBrowser(s, "198.51.100.1:1").guesses(10, "owner"), 10, "in shadow: guesses through, want all")
 		device.wants(http.StatusFound, "owner", "right")
-		if device.cookies[deviceCookie] == "" {
-			t.Fatal("in shadow: got no device cookie")
-		}
-		if heard := device.guesses(10, "owner"); heard != 10 {
-			t.Errorf("in shadow: got %d guesses of a device through, want all", heard)
-		}
+		check.Assume(t, device.cookies[deviceCookie] != "", "in shadow: got no device cookie")
+		check.Equal(t, device.guesses(10, "owner"), 10, "in shadow: guesses of a device through, want all")
 		enforced := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
-		if heard := newBrowser(enforced, "198.51.100.1:1").guesses(10, "owner"); heard != 3 {
-			t.Errorf("enforced: got %d guesses through, want 3", heard)
-		}
+		check.Equal(t, newBrowser(enforced, "198.51.100.1:1").guesses(10, "owner"), 3, "enforced: guesses through")
 		device.on(enforced).wants(http.StatusFound, "owner", "right")
 	})
 }
@@ -358,33 +323,23 @@ func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	device := newBrowser(first, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	file := filepath.Join(dir, "throttle", "signing_key")
-	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte(`{"id":`), 0o600))
 	second := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	newBrowser(second, "198.51.100.1:1").guesses(10, "owner")
 	device.on(second).wants(http.StatusFound, "owner", "right")
-	if lines := second.Logs.Lines(t, "reading the signing keys"); len(lines) != 1 {
-		t.Errorf("got %d log lines about storage, want 1", len(lines))
-	}
-	if text, err := os.ReadFile(file); err != nil || string(text) != `{"id":` {
-		t.Errorf("got %q and %v in storage, want it left alone", text, err)
-	}
+	check.Equal(t, len(second.Logs.Lines(t, "reading the signing keys")), 1, "log lines about storage")
+	text, err := os.ReadFile(file)
+	check.That(t, err == nil && string(text) == `{"id":`, "got %q and %v in storage, want it left alone", text, err)
 }
 
 func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "throttle"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(dir, "throttle"), nil, 0o600))
 	s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	b := newBrowser(s, "192.0.2.1:1")
-	if b.wants(http.StatusFound, "owner", "right"); len(b.cookies) > 0 {
-		t.Errorf("got %v, want no device cookie without keys", b.cookies)
-	}
-	if heard := b.guesses(10, "owner"); heard != 3 {
-		t.Errorf("got %d guesses through, want 3", heard)
-	}
+	b.wants(http.StatusFound, "owner", "right")
+	check.That(t, len(b.cookies) == 0, "got %v, want no device cookie without keys", b.cookies)
+	check.Equal(t, b.guesses(10, "owner"), 3, "guesses through")
 }
 
 func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
@@ -403,9 +358,8 @@ func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
 			device.wants(http.StatusFound, "owner", "right")
 		}
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusTooManyRequests, "owner", "right")
-		if other := newBrowser(s, "192.0.2.3:1"); other.login("another", "right").Code != http.StatusFound || len(other.cookies) == 0 {
-			t.Error("got no device cookie in the outage")
-		}
+		other := newBrowser(s, "192.0.2.3:1")
+		check.That(t, other.login("another", "right").Code == http.StatusFound && len(other.cookies) != 0, "got no device cookie in the outage")
 		servertest.TheShared.Down.Store(false)
 		<-time.After(time.Minute)
 		device.wants(http.StatusFound, "owner", "right")
@@ -420,14 +374,11 @@ func TestABlockedDeviceIsRefusedWithoutAsking(t *testing.T) {
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device := newBrowser(s, "192.0.2.1:1")
 		device.wants(http.StatusFound, "owner", "right")
-		if heard := device.guesses(4, "owner"); heard != 3 {
-			t.Errorf("got %d guesses through, want 3", heard)
-		}
+		check.Equal(t, device.guesses(4, "owner"), 3, "guesses through")
 		takes := servertest.TheShared.Takes.Load()
 		device.wants(http.StatusTooManyRequests, "owner", "right")
-		if asked := servertest.TheShared.Takes.Load() - takes; asked > 0 {
-			t.Errorf("got the store asked %d times about a block that is known", asked)
-		}
+		asked := servertest.TheShared.Takes.Load() - takes
+		check.That(t, asked == 0, "got the store asked %d times about a block that is known", asked)
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
 	})
 }
@@ -451,9 +402,7 @@ func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		device.wants(http.StatusFound, "owner", "right")
-		if waited := time.Since(began); waited != 0 {
-			t.Errorf("got the device held for %v behind the attacker's requests, want not at all", waited)
-		}
+		check.Equal(t, time.Since(began), 0, "the time that the device is held behind the attacker's requests, want none")
 		<-time.After(10 * time.Minute)
 	})
 }
@@ -480,9 +429,7 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 		respond @page page
 		login_upstream
 	}`)
-	if err := s.Module().Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.Module().Start())
 	t.Cleanup(func() { _ = s.Module().Stop() })
 	cookies := ""
 	send := func(target, body string, cookies string) (w *httptest.ResponseRecorder, aborted bool) {

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // loaded returns the error of decoding a zone as strictly as Caddy does, compiling it and loading it.
@@ -77,9 +78,8 @@ func TestJSONOfAZoneThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{"throttle_blocked of a cost", `{"name":"a",` + limit + `,"cost":[{"match":[{"throttle_blocked":{}}],"value":"2"}]}`, "cannot be used inside throttle"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if err := loaded(test.zone); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want an error with %q", err, test.want)
-			}
+			err := loaded(test.zone)
+			check.That(t, err != nil && strings.Contains(err.Error(), test.want), "got %v, want an error with %q", err, test.want)
 		})
 	}
 }
@@ -96,15 +96,12 @@ func TestEmptiedMatcher(t *testing.T) {
 		for _, zone := range []string{
 			limit + `,"match":[{` + set + `}]}`, limit + `,"exempt":[{` + set + `}]}`, limit + `,"cost":[{"match":[{` + set + `}],"value":"2"}]}`,
 		} {
-			if err := loaded(zone); err == nil || !strings.Contains(err.Error(), "nothing stands after it") {
-				t.Errorf("%s: got %v", zone, err)
-			}
+			err := loaded(zone)
+			check.That(t, err != nil && strings.Contains(err.Error(), "nothing stands after it"), "%s: got %v", zone, err)
 		}
 	}
 	for _, set := range []string{`"file":{}`, `"tls":{}`, `"header":{"A":null}`, `"query":{"a":[""]}`, `"vars":{"a":[""]}`} {
-		if err := (&Zone{Name: "a", LimitRaw: "5 1/s", MatchRaw: caddyhttp.RawMatcherSets{sets(t, set)}}).Compile(nil); err != nil {
-			t.Errorf("%s: got %v", set, err)
-		}
+		check.NoError(t, (&Zone{Name: "a", LimitRaw: "5 1/s", MatchRaw: caddyhttp.RawMatcherSets{sets(t, set)}}).Compile(nil), "%s", set)
 	}
 }
 
@@ -118,9 +115,7 @@ func sets(t *testing.T, set string) (matchers caddy.ModuleMap) {
 
 // Nothing but a name is a reference: each field makes it a zone of its own.
 func TestReference(t *testing.T) {
-	if !(&Zone{Name: "a"}).Reference() {
-		t.Error("a name alone is no reference")
-	}
+	check.That(t, (&Zone{Name: "a"}).Reference(), "a name alone is no reference")
 	zone := reflect.TypeFor[Zone]()
 	for i := range zone.NumField() {
 		z := Zone{Name: "a"}

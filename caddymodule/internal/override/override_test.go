@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var night = time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
@@ -20,9 +21,7 @@ func entry(kind Kind, zone, key, limit string) Entry {
 func held(t *testing.T, e Entry) *Held {
 	t.Helper()
 	h, err := e.compile()
-	if err != nil {
-		t.Fatalf("%+v: got error %v, want none", e, err)
-	}
+	check.OK(t, err, "%+v", e)
 	return h
 }
 
@@ -34,9 +33,8 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 		"x0.001": {Capacity: 2, Leak: 0.01}, // the dearest request still fits
 		"x1.000": {Capacity: 100, Leak: 10},
 	} {
-		if rule, got := held(t, entry(OfLimit, "z", "", text)).apply(perkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != perkey.Limited || got != want {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
+		rule, got := held(t, entry(OfLimit, "z", "", text)).apply(perkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2)
+		check.That(t, rule == perkey.Limited && got == want, "%q: got %v, want %v", text, got, want)
 	}
 }
 
@@ -62,9 +60,8 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{perkey.Denied, "unlimited", "k", perkey.Unlimited, leakybucket.Limit{}},
 		{perkey.Limited, "10 1/s", "", perkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {
-		if rule, limit := held(t, entry(OfLimit, "z", test.key, test.text)).apply(test.was, leakybucket.Limit{}, 2); rule != test.want || limit != test.limit {
-			t.Errorf("%s for %q of rule %v: got %v %v, want %v %v", test.text, test.key, test.was, rule, limit, test.want, test.limit)
-		}
+		rule, limit := held(t, entry(OfLimit, "z", test.key, test.text)).apply(test.was, leakybucket.Limit{}, 2)
+		check.That(t, rule == test.want && limit == test.limit, "%s for %q of rule %v: got %v %v, want %v %v", test.text, test.key, test.was, rule, limit, test.want, test.limit)
 	}
 }
 
@@ -74,19 +71,13 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 	set, client := table.Load(), netip.MustParseAddr("203.0.113.7")
 	for after, holds := range map[time.Duration]bool{0: true, time.Hour - 1: true, time.Hour: false} {
 		now := night.Add(after)
-		if got := set.Banned(client, now) != nil; got != holds {
-			t.Errorf("banned after %v: got %v, want %v", after, got, holds)
-		}
-		if set.AllShadow(now) != holds || set.Shadow("z", now) != holds || set.Shadow("other", now) != holds {
-			t.Errorf("shadow after %v: want %v", after, holds)
-		}
-		if rule, _ := set.Apply("z", "k", perkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now); (rule == perkey.Denied) != holds {
-			t.Errorf("limit after %v: got rule %v, want deny: %v", after, rule, holds)
-		}
+		check.Equal(t, set.Banned(client, now) != nil, holds, "banned after %v", after)
+		check.That(t, set.AllShadow(now) == holds && set.Shadow("z", now) == holds && set.Shadow("other", now) == holds, "shadow after %v: want %v", after, holds)
+		rule, _ := set.Apply("z", "k", perkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now)
+		check.That(t, (rule == perkey.Denied) == holds, "limit after %v: got rule %v, want deny: %v", after, rule, holds)
 	}
-	if got := table.List(night.Add(time.Hour)); len(got) != 0 || table.Load() != nil {
-		t.Errorf("after an hour: got %+v, want nothing left, and a nil set", got)
-	}
+	got := table.List(night.Add(time.Hour))
+	check.That(t, len(got) == 0 && table.Load() == nil, "after an hour: got %+v, want nothing left, and a nil set", got)
 }
 
 func TestTheLongestPrefixOfABanCounts(t *testing.T) {
@@ -107,9 +98,7 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 		if ban := table.Load().Banned(netip.MustParseAddr(addr), night); ban != nil {
 			got = ban.Note
 		}
-		if got != want {
-			t.Errorf("%s: got the ban of %q, want %q", addr, got, want)
-		}
+		check.Equal(t, got, want, "%s: the ban", addr)
 	}
 	end := entry(OfBan, "", "203.0.113.0/24", "")
 	end.Ended = true
@@ -135,8 +124,6 @@ func TestWhatNobodyCanMeanIsRefused(t *testing.T) {
 		wrong = append(wrong, Entry{Name: Name{Kind: OfShadow}, Span: span})
 	}
 	for _, e := range wrong {
-		if e.Check() == nil {
-			t.Errorf("%+v: got no error, want one", e)
-		}
+		check.That(t, e.Check() != nil, "%+v: got no error, want one", e)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // FuzzTable makes a table of two overrides for a key of an address and a text,
@@ -26,9 +27,7 @@ func FuzzTable(f *testing.F) {
 		config := tableOf("at")
 		config.Overrides = []Override{{Parts: []string{network, text}, Limit: limit}, {Parts: []string{wide}, Limit: "5 1/s"}}
 		table, err := NewTable(config)
-		if (table == nil) == (err == nil) {
-			t.Fatalf("%q: got table %v and error %v, want one of both", config.Overrides, table, err)
-		}
+		check.Assume(t, (table == nil) != (err == nil), "%q: got table %v and error %v, want one of both", config.Overrides, table, err)
 		if err != nil {
 			return
 		}
@@ -44,9 +43,7 @@ func FuzzTable(f *testing.F) {
 			named = netip.PrefixFrom(addr, addr.BitLen())
 		}
 		want, err := config.parseEntry(limit)
-		if err != nil {
-			t.Fatalf("limit %q: got it into a table, want error %v", limit, err)
-		}
+		check.Assume(t, err == nil, "limit %q: got it into a table, want error %v", limit, err)
 		parts := []Part{{Network: key.ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
 		if IsDigest(text) {
 			parts[1].Digest, _ = key.ParseDigest("@" + text) // which was valid

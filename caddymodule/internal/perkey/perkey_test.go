@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func limitOf(capacity, leak float64) leakybucket.Limit {
@@ -60,9 +61,7 @@ type lookup struct{ key, want string }
 func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 	t.Helper()
 	table, err := NewTable(tableOf(key, lines...))
-	if err != nil {
-		t.Fatalf("table of %q: %v", lines, err)
-	}
+	check.OK(t, err, "table of %q", lines)
 	for _, l := range lookups {
 		got := table.Lookup(keyOf(key, strings.Fields(l.key)...))
 		rule, limit := got.Rule, got.Limit
@@ -74,26 +73,19 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 		case "deny":
 			wantRule, wantLimit = Denied, leakybucket.Limit{}
 		default:
-			if wantLimit, err = leakybucket.ParseLimit(l.want); err != nil {
-				t.Fatalf("%q: %v", l.want, err)
-			}
+			wantLimit, err = leakybucket.ParseLimit(l.want)
+			check.OK(t, err, "%q", l.want)
 		}
-		if rule != wantRule || limit != wantLimit {
-			t.Errorf("key %q: got rule %v with %v, want %s", l.key, rule, limit, l.want)
-		}
+		check.That(t, rule == wantRule && limit == wantLimit, "key %q: got rule %v with %v, want %s", l.key, rule, limit, l.want)
 	}
 }
 
 func TestATableWithoutOverridesAnswersTheOwnLimit(t *testing.T) {
 	runLookups(t, "at", nil, []lookup{{"203.0.113.7 login", "own"}})
 	table, _ := NewTable(tableOf("at"))
-	if !table.Empty() {
-		t.Error("table without overrides: got not plain, want plain")
-	}
+	check.That(t, table.Empty(), "table without overrides: got not plain, want plain")
 	table, _ = NewTable(tableOf("at", "203.0.113.7 -> gold"))
-	if table.Empty() {
-		t.Error("table with an override: got plain, want not")
-	}
+	check.That(t, !table.Empty(), "table with an override: got plain, want not")
 }
 
 func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
@@ -168,15 +160,11 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 	config := tableOf("a", "203.0.113.0/24 -> deny", "203.0.0.0/16 -> unlimited", "2001:db8::/48 -> deny")
 	config.IPv4Bits, config.IPv6Bits = 24, 48
 	table, err := NewTable(config)
-	if err != nil {
-		t.Fatalf("new table: %v", err)
-	}
+	check.OK(t, err, "new table")
 	for network, want := range map[string]Rule{
 		"203.0.113.0/24": Denied, "203.0.1.0/24": Unlimited, "203.0.0.0/8": Limited, "2001:db8::/48": Denied, "2001:db8:1::/48": Limited,
 	} {
-		if got := table.Lookup([]Part{{Network: netip.MustParsePrefix(network)}}).Rule; got != want {
-			t.Errorf("client %s: got rule %v, want %v", network, got, want)
-		}
+		check.Equal(t, table.Lookup([]Part{{Network: netip.MustParsePrefix(network)}}).Rule, want, "client %s: rule", network)
 	}
 }
 
@@ -184,9 +172,7 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 // names nothing.
 func TestATextIsNoAddress(t *testing.T) {
 	table, err := NewTable(tableOf("at", "203.0.113.7 -> gold", "0.0.0.0/0 203.0.113.7 -> deny"))
-	if err != nil {
-		t.Fatalf("new table: %v", err)
-	}
+	check.OK(t, err, "new table")
 	text, network := Part{Text: "203.0.113.7"}, Part{Network: netip.MustParsePrefix("203.0.113.7/32")}
 	for _, test := range []struct {
 		key  []Part
@@ -199,21 +185,15 @@ func TestATextIsNoAddress(t *testing.T) {
 		{[]Part{{}, {}}, Limited},
 		{nil, Limited},
 	} {
-		if got := table.Lookup(test.key).Rule; got != test.want {
-			t.Errorf("key %v: got rule %v, want %v", test.key, got, test.want)
-		}
+		check.Equal(t, table.Lookup(test.key).Rule, test.want, "key %v: rule", test.key)
 	}
 }
 
 func TestATableTellsAllItsLimits(t *testing.T) {
 	table, err := NewTable(tableOf("at", "0.0.0.0/0 -> deny", "0.0.0.0/0 a -> gold", "::/0 -> 5 1/s", "::/0 b -> unlimited"))
-	if err != nil {
-		t.Fatalf("new table: %v", err)
-	}
+	check.OK(t, err, "new table")
 	got := table.Limits()
-	if len(got) != 3 || got[0] != limitOf(1, 1) || got[1] == got[2] {
-		t.Errorf("limits: got %v, want the own one and two more", got)
-	}
+	check.That(t, len(got) == 3 && got[0] == limitOf(1, 1) && got[1] != got[2], "limits: got %v, want the own one and two more", got)
 	for _, l := range got[1:] {
 		if l != limitOf(100, 10) && l != limitOf(5, 1) {
 			t.Errorf("limits: got %v, want one of the overrides'", l)
@@ -231,22 +211,15 @@ func TestAnOverrideMayGiveTheDigestOfAPart(t *testing.T) {
 		{"a foo", "5 1/s"}, {"a b", "6 1/s"}, {"c foo", "7 1/s"}, {"foo a", "own"},
 	})
 	config := tableOf("t", foo+" -> 5 1/s", "bar -> 6 1/s")
-	table, err := NewTable(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := check.Must(NewTable(config))(t)
 	for word, want := range map[string]float64{"foo": 5, "bar": 6, "baz": 1} {
-		if got := table.Lookup([]Part{{Digest: bucketkey.DigestOf(word)}}); got.Limit.Capacity != want {
-			t.Errorf("digest of %s: got %v, want a capacity of %v", word, got, want)
-		}
+		got := table.Lookup([]Part{{Digest: bucketkey.DigestOf(word)}})
+		check.That(t, got.Limit.Capacity == want, "digest of %s: got %v, want a capacity of %v", word, got, want)
 	}
 }
 
 func TestKeysOfOneNameShareABucket(t *testing.T) {
-	table, err := NewTable(tableOf("at", "203.0.113.0/24 -> gold => acme", "198.51.100.7 x -> 100 10/s => acme", "192.0.2.1 -> 5 1/s => other", "192.0.2.2 -> 5 1/s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := check.Must(NewTable(tableOf("at", "203.0.113.0/24 -> gold => acme", "198.51.100.7 x -> 100 10/s => acme", "192.0.2.1 -> 5 1/s => other", "192.0.2.2 -> 5 1/s")))(t)
 	for _, test := range []struct{ client, word, want string }{
 		{"203.0.113.1", "a", "@as/acme"},
 		{"203.0.113.2", "b", "@as/acme"},
@@ -255,9 +228,7 @@ func TestKeysOfOneNameShareABucket(t *testing.T) {
 		{"192.0.2.1", "x", "@as/other"},
 		{"192.0.2.2", "x", ""},
 	} {
-		if got := table.Lookup(keyOf("at", test.client, test.word)); got.Bucket != test.want {
-			t.Errorf("%s %s: got the bucket %q, want %q", test.client, test.word, got.Bucket, test.want)
-		}
+		check.Equal(t, table.Lookup(keyOf("at", test.client, test.word)).Bucket, test.want, "%s %s: the bucket", test.client, test.word)
 	}
 	if e := table.Named("@as/acme"); e.Limit != limitOf(100, 10) || e.Override != 0 {
 		t.Errorf("got %v, want the limit of gold from the first override", e)
@@ -317,28 +288,14 @@ func TestOverridesThatAreWrong(t *testing.T) {
 			lines = append([]string{map[string]string{"t": "first -> gold", "a": "192.0.2.1 -> gold"}[test.key]}, lines...)
 		}
 		table, err := NewTable(tableOf(test.key, lines...))
-		if table != nil {
-			t.Errorf("%s: got a table with the error, want none", test.line)
-		}
-		wantError(t, test.line, err, test.want)
+		check.That(t, table == nil, "%s: got a table with the error, want none", test.line)
+		check.Error(t, err, test.want, "%s", test.line)
 	}
 	config := tableOf("a", "203.0.113.7 -> gold")
 	config.IPv4Bits = 24
 	_, err := NewTable(config)
-	wantError(t, "203.0.113.7 of /24", err,
-		`override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`)
+	check.Error(t, err, `override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`, "203.0.113.7 of /24")
+
 }
 
 const tooSlow = "invalid limit: a full bucket must drain within 20 years"
-
-// wantError compares an error with the text expected of it; "" is none.
-func wantError(t *testing.T, of string, err error, want string) {
-	t.Helper()
-	got := ""
-	if err != nil {
-		got = err.Error()
-	}
-	if got != want {
-		t.Errorf("%s: got error %q, want %q", of, got, want)
-	}
-}

@@ -8,27 +8,21 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestTheRecordOfARequest(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), w, new(caddyhttp.Server))
-	if got := Find(r.Context()); got != nil {
-		t.Errorf("got %+v, want none yet", got)
-	}
-	if ClientOf(r) != r.Context() {
-		t.Error("without a record: got another client than the request's context")
-	}
+	got := Find(r.Context())
+	check.That(t, got == nil, "got %+v, want none yet", got)
+	check.Equal(t, ClientOf(r), r.Context(), "without a record: another client than the request's context")
 	one := Of(r)
 	rewritten := r.WithContext(context.WithoutCancel(r.Context()))
-	if Of(rewritten) != one || Find(rewritten.Context()) != one {
-		t.Error("got another record of the same request")
-	}
+	check.That(t, Of(rewritten) == one && Find(rewritten.Context()) == one, "got another record of the same request")
 	one.Client = r.Context()
-	if ClientOf(rewritten) != r.Context() {
-		t.Error("got another client than the record's")
-	}
-	if other := httptest.NewRequest(http.MethodGet, "/", http.NoBody); Find(other.Context()) != nil || Of(other) == nil || ClientOf(other) != other.Context() {
-		t.Error("without Caddy: want an empty record")
-	}
+	check.Equal(t, ClientOf(rewritten), r.Context(), "another client than the record's")
+	other := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	check.That(t, Find(other.Context()) == nil && Of(other) != nil && ClientOf(other) == other.Context(), "without Caddy: want an empty record")
 }

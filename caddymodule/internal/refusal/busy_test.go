@@ -3,10 +3,11 @@ package refusal
 import (
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func busy(reload bool) *Refusal {
@@ -24,9 +25,7 @@ func write(t *testing.T, f *Refusal, method string, headers ...string) *httptest
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w.Header().Set("Vary", "Accept-Encoding")
-	if err := f.Write(w, r, true); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, f.Write(w, r, true))
 	return w
 }
 
@@ -50,12 +49,9 @@ func TestABusySiteSendsPassesWithPagesAlone(t *testing.T) {
 		if w.Code != 503 || header.Get("Retry-After") != "7" || header.Get("Cache-Control") != "no-store, private" || header.Get("CDN-Cache-Control") != "no-store" {
 			t.Errorf("%s: got %d and %v", test.name, w.Code, header)
 		}
-		if vary := header["Vary"]; !slices.Equal(vary, []string{"Accept-Encoding", "Cookie"}) {
-			t.Errorf("%s: got Vary %q", test.name, vary)
-		}
-		if pass, reload := header.Get("Set-Cookie") != "", header.Get("Refresh") == "7"; pass != test.pass || apart == test.pass || reload != test.reload {
-			t.Errorf("%s: got a pass %v and a reload %v, want %v and %v", test.name, pass, reload, test.pass, test.reload)
-		}
+		check.Slices(t, header["Vary"], []string{"Accept-Encoding", "Cookie"}, "%s: Vary", test.name)
+		pass, reload := header.Get("Set-Cookie") != "", header.Get("Refresh") == "7"
+		check.That(t, pass == test.pass && apart != test.pass && reload == test.reload, "%s: got a pass %v and a reload %v, want %v and %v", test.name, pass, reload, test.pass, test.reload)
 	}
 }
 
@@ -83,18 +79,12 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 	} {
 		w := write(t, busy(test.reload), test.method, "Accept", acceptHTML)
 		for _, want := range test.want {
-			if !strings.Contains(w.Body.String(), want) {
-				t.Errorf("%s: got a page without %q", test.name, want)
-			}
+			check.That(t, strings.Contains(w.Body.String(), want), "%s: got a page without %q", test.name, want)
 		}
 		for _, not := range test.not {
-			if strings.Contains(w.Body.String(), not) {
-				t.Errorf("%s: got a page with %q", test.name, not)
-			}
+			check.That(t, !strings.Contains(w.Body.String(), not), "%s: got a page with %q", test.name, not)
 		}
-		if reloads := w.Header().Get("Refresh") != ""; reloads != (test.reload && test.method == "GET") {
-			t.Errorf("%s: got a reload %v", test.name, reloads)
-		}
+		check.Equal(t, w.Header().Get("Refresh") != "", test.reload && test.method == "GET", "%s: a reload", test.name)
 	}
 	seen := make(map[string]bool)
 	for _, l := range languages {
@@ -107,16 +97,11 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 }
 
 func TestABusySiteWithAPageOfItsOwnReloadsThat(t *testing.T) {
-	page, err := Compile("<p>Back soon.</p>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(Compile("<p>Back soon.</p>"))(t)
 	f := busy(true)
 	f.Page = page
 	w := write(t, f, "GET", "Accept", acceptHTML)
-	if w.Body.String() != "<p>Back soon.</p>" || w.Header().Get("Refresh") != "7" || w.Header().Get("Set-Cookie") == "" {
-		t.Errorf("got %q with %v", w.Body.String(), w.Header())
-	}
+	check.That(t, w.Body.String() == "<p>Back soon.</p>" && w.Header().Get("Refresh") == "7" && w.Header().Get("Set-Cookie") != "", "got %q with %v", w.Body.String(), w.Header())
 	f.AsError = true
 	r := httptest.NewRequest("GET", "http://example.com/", nil)
 	r.Header.Set("Accept", acceptHTML)

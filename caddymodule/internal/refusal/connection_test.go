@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // tests/requests/refused_upload_test.go has the same over sockets, beside Caddy's own respond.
@@ -135,9 +136,8 @@ func TestClientThatReadsNothingHoldsNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := connect(t, refused)
 		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
-		if took := <-c.closed; took > 2*time.Minute {
-			t.Errorf("got the connection closed after %v, want within Caddy's timeouts", took)
-		}
+		took := <-c.closed
+		check.That(t, took <= 2*time.Minute, "got the connection closed after %v, want within Caddy's timeouts", took)
 	})
 }
 
@@ -157,9 +157,8 @@ func TestKeepAlive(t *testing.T) {
 				c := connect(t, refused)
 				go func() { _, _ = io.WriteString(c, strings.Repeat(request, 5)) }()
 				for i := range 5 {
-					if resp, _, err := c.answer(); err != nil || resp.StatusCode != http.StatusTooManyRequests || resp.Close {
-						t.Fatalf("request %d: got %v, %v, want 429 and the connection kept", i+1, resp, err)
-					}
+					resp, _, err := c.answer()
+					check.Assume(t, err == nil && resp.StatusCode == http.StatusTooManyRequests && !resp.Close, "request %d: got %v, %v, want 429 and the connection kept", i+1, resp, err)
 				}
 			})
 		})
@@ -172,9 +171,8 @@ func TestErrorRouteReadsBody(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := connect(t, byRoute)
 			go fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\n%sContent-Length: 4\r\n\r\nbody", headers)
-			if resp, body, err := c.answer(); err != nil || resp.StatusCode != http.StatusTooManyRequests || body != "own body" {
-				t.Errorf("got %v, %q, %v, want the body", resp, body, err)
-			}
+			resp, body, err := c.answer()
+			check.That(t, err == nil && resp.StatusCode == http.StatusTooManyRequests && body == "own body", "got %v, %q, %v, want the body", resp, body, err)
 			c.Close()
 			<-c.closed
 		})

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestClientsThatPreferJSONGetIt(t *testing.T) {
@@ -55,16 +57,10 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		{"+json", false},
 		{"json", false},
 	} {
-		if got := acceptsJSON([]string{test.accept}); got != test.json {
-			t.Errorf("Accept %q: got JSON %v, want %v", test.accept, got, test.json)
-		}
-		if got := acceptsJSON(strings.Split(test.accept, ", ")); got != test.json {
-			t.Errorf("Accept %q in several headers: got JSON %v, want %v", test.accept, got, test.json)
-		}
+		check.Equal(t, acceptsJSON([]string{test.accept}), test.json, "Accept %q: JSON", test.accept)
+		check.Equal(t, acceptsJSON(strings.Split(test.accept, ", ")), test.json, "Accept %q in several headers: JSON", test.accept)
 	}
-	if acceptsJSON(nil) {
-		t.Error("no Accept: got JSON")
-	}
+	check.That(t, !acceptsJSON(nil), "no Accept: got JSON")
 }
 
 func acceptsJSON(accept []string) bool { return formFor(accept) == inJSON }
@@ -85,9 +81,8 @@ func TestOnlyPagesHaveStyle(t *testing.T) {
 		r.Header.Set("Accept-Language", "de")
 		w := refuse(t, &Refusal{Status: 429, Waits: true, TimeToFit: time.Minute}, r)
 		body := w.Body.String()
-		if got := strings.Contains(body, "<style>") && strings.Contains(body, "<script>") && w.Header().Get("Content-Security-Policy") != ""; got != want {
-			t.Errorf("%q: got %s, want style: %v", accept, body, want)
-		}
+		got := strings.Contains(body, "<style>") && strings.Contains(body, "<script>") && w.Header().Get("Content-Security-Policy") != ""
+		check.That(t, got == want, "%q: got %s, want style: %v", accept, body, want)
 		if !want && (strings.Contains(body, "<s") || len(body) > 300 || !strings.Contains(body, "<p>Bitte warten Sie 60 Sekunden.</p>")) {
 			t.Errorf("%q: got %d bytes: %s", accept, len(body), body)
 		}
@@ -122,11 +117,8 @@ func TestHostileAcceptHeadersCostNoMoreThanTheirBeginning(t *testing.T) {
 		if n == 0 {
 			beginning = []string{accept[0][:mostAccept]}
 		}
-		if got, want := acceptsJSON(accept), acceptsJSON(beginning); got != want {
-			t.Errorf("%s: got JSON %v, want %v as for the beginning", about, got, want)
-		}
-		if got := testing.AllocsPerRun(10, func() { acceptsJSON(accept) }); got != 0 {
-			t.Errorf("%s: got %v allocations, want none", about, got)
-		}
+		got, want := acceptsJSON(accept), acceptsJSON(beginning)
+		check.That(t, got == want, "%s: got JSON %v, want %v as for the beginning", about, got, want)
+		check.Equal(t, testing.AllocsPerRun(10, func() { acceptsJSON(accept) }), 0, "%s: allocations", about)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // visit is a request of a browser.
@@ -43,9 +45,7 @@ func TestTheNoticeIsInTheVisitorsLanguage(t *testing.T) {
 		{"\x00\xff,de;q=nonsense", "de"},
 	} {
 		w := refuse(t, waiting, visit("GET", test.accept))
-		if got := w.Header().Get("Content-Language"); got != test.want {
-			t.Errorf("%.40q: got %s, want %s", test.accept, got, test.want)
-		}
+		check.Equal(t, w.Header().Get("Content-Language"), test.want, "%.40q", test.accept)
 		if want := `<html lang="` + test.want + `">`; !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%.40q: got a page without %s", test.accept, want)
 		}
@@ -74,9 +74,7 @@ func TestPluralsAreRightInEachLanguage(t *testing.T) {
 			}
 			got = append(got, string(l.appendWait(nil, n)))
 		}
-		if got := strings.Join(got, ", "); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", tag, got, want)
-		}
+		check.Equal(t, strings.Join(got, ", "), want, "%s", tag)
 	}
 }
 
@@ -88,22 +86,17 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 		for _, method := range []string{"GET", "POST"} {
 			w := refuse(t, forever, visit(method, l.Tag))
 			body := w.Body.String()
-			if n := len(body); n >= 4<<10 {
-				t.Errorf("%s: got %d bytes, want less than 4 KiB", l.Tag, n)
-			}
+			n := len(body)
+			check.That(t, n < 4<<10, "%s: got %d bytes, want less than 4 KiB", l.Tag, n)
 			for _, want := range []string{l.Title, l.Reason, strings.Split(l.Wait, "%s")[0], "175200" + l.Forms[2][len(l.Forms[2])-1]} {
-				if !strings.Contains(body, want) {
-					t.Errorf("%s %s: got %s, want %q in it", method, l.Tag, body, want)
-				}
+				check.Contains(t, body, want, "%s %s", method, l.Tag)
 			}
 			if got, want := strings.Contains(body, l.Reload), method == "GET"; got != want {
 				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
 			}
 		}
 		for _, text := range []string{l.Title, l.Reason, l.LogIns, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
-			if text == "" || html.EscapeString(text) != text {
-				t.Errorf("%s: got the text %q", l.Tag, text)
-			}
+			check.That(t, text != "" && html.EscapeString(text) == text, "%s: got the text %q", l.Tag, text)
 		}
 		if strings.Count(l.Wait, "%s") != 1 {
 			t.Errorf("%s: got %q, want one %%s", l.Tag, l.Wait)
@@ -115,13 +108,9 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 // have, and behind the message of one.
 func TestLogInsAreTheReason(t *testing.T) {
 	style, err := Style{Title: "Ours", Text: "Our shop is busy."}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	own, err := Style{Text: "Wrong passwords."}.Compile() // as config compiles a message
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for i := range languages {
 		l := &languages[i]
 		for _, test := range []struct {
@@ -142,13 +131,10 @@ func TestLogInsAreTheReason(t *testing.T) {
 					r := visit(method, l.Tag)
 					r.Header.Set("Accept", accept)
 					body := refuse(t, &f, r).Body.String()
-					if n := strings.Count(body, test.want); n != 1 {
-						t.Errorf("%s %s %s %s: got %s, want %q once, not %d times", test.about, l.Tag, method, accept, body, test.want, n)
-					}
+					n := strings.Count(body, test.want)
+					check.That(t, n == 1, "%s %s %s %s: got %s, want %q once, not %d times", test.about, l.Tag, method, accept, body, test.want, n)
 					for _, other := range test.never {
-						if strings.Contains(body, other) {
-							t.Errorf("%s %s %s %s: got %s, want no %q in it", test.about, l.Tag, method, accept, body, other)
-						}
+						check.That(t, !strings.Contains(body, other), "%s %s %s %s: got %s, want no %q in it", test.about, l.Tag, method, accept, body, other)
 					}
 				}
 			}
@@ -163,9 +149,8 @@ func TestLogInsAreTheReason(t *testing.T) {
 func TestTheWaitIsSaidOnce(t *testing.T) {
 	text := regexp.MustCompile(`(?s)<(style|script)>.*?</(style|script)>|<[^>]*>`)
 	said := text.ReplaceAllString(refuse(t, waiting, visit("GET", "")).Body.String(), " ")
-	if n := len(regexp.MustCompile(`[0-9]+`).FindAllString(said, -1)); n != 1 || !strings.Contains(said, "26 seconds") {
-		t.Errorf("got %q, want one number in it", said)
-	}
+	n := len(regexp.MustCompile(`[0-9]+`).FindAllString(said, -1))
+	check.That(t, n == 1 && strings.Contains(said, "26 seconds"), "got %q, want one number in it", said)
 }
 
 // TestOnlyAGetReloadsByItself: whatever else was sent would be sent twice.
@@ -174,65 +159,47 @@ func TestOnlyAGetReloadsByItself(t *testing.T) {
 		body := refuse(t, waiting, visit(method, "")).Body.String()
 		refresh := strings.Contains(body, `<noscript><meta http-equiv="refresh" content="26"></noscript>`)
 		// The script reloads if there is a text for it.
-		if scripted := strings.Contains(body, `<noscript>`+languages[0].Reload); refresh != want || scripted != want {
-			t.Errorf("%s: got a reload without a script: %v, with: %v, want %v", method, refresh, scripted, want)
-		}
+		scripted := strings.Contains(body, `<noscript>`+languages[0].Reload)
+		check.That(t, refresh == want && scripted == want, "%s: got a reload without a script: %v, with: %v, want %v", method, refresh, scripted, want)
 	}
 }
 
 func TestARefusalThatWaitingCannotFixHasNoCountdown(t *testing.T) {
-	page, err := Style{Title: "The Library", Text: "Quiet, please."}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(Style{Title: "The Library", Text: "Quiet, please."}.Compile())(t)
 	for _, p := range []*Page{nil, page} {
 		body := refuse(t, &Refusal{Status: 403, Page: p}, visit("GET", "de")).Body.String()
 		for _, not := range []string{"<script", "refresh", "timer", "progress"} {
-			if strings.Contains(strings.Split(body, "<main>")[1], not) {
-				t.Errorf("got %q in %s", not, body)
-			}
+			check.That(t, !strings.Contains(strings.Split(body, "<main>")[1], not), "got %q in %s", not, body)
 		}
-		if want := "Warten oder Neuladen hilft nicht."; !strings.Contains(body, want) {
-			t.Errorf("got %s, want %q", body, want)
-		}
+		check.Contains(t, body, "Warten oder Neuladen hilft nicht.")
 	}
 }
 
 // TestThePolicyAllowsWhatIsInThePageAndNothingElse in each style.
 func TestThePolicyAllowsWhatIsInThePageAndNothingElse(t *testing.T) {
 	for _, style := range []Style{{}, {Accent: "#0A7"}, {Title: "</style><script>alert(1)</script>", Text: "<script>alert(2)</script>"}} {
-		page, err := style.Compile()
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := check.Must(style.Compile())(t)
 		f := *waiting
 		f.Page = page
 		w := refuse(t, &f, visit("GET", ""))
 		of := func(element string) string {
 			found := regexp.MustCompile(`(?s)<`+element+`>(.*?)</`+element+`>`).FindAllStringSubmatch(w.Body.String(), -1)
-			if len(found) != 1 {
-				t.Fatalf("got %d elements %s, want 1", len(found), element)
-			}
+			check.Assume(t, len(found) == 1, "got %d elements %s, want 1", len(found), element)
 			sum := sha256.Sum256([]byte(found[0][1]))
 			return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 		}
 		want := fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; base-uri 'none'; form-action 'none'", of("script"), of("style"))
-		if got := w.Header()["Content-Security-Policy"]; len(got) != 1 || got[0] != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		got := w.Header()["Content-Security-Policy"]
+		check.That(t, len(got) == 1 && got[0] == want, "got %q, want %q", got, want)
 		for _, forbidden := range []string{"://", "src=", "href=", "style=", " on"} {
-			if body := regexp.MustCompile(`(?s)<style>.*?</style>|<script>.*?</script>`).ReplaceAllString(w.Body.String(), ""); strings.Contains(body, forbidden) {
-				t.Errorf("got %q in %s", forbidden, body)
-			}
+			body := regexp.MustCompile(`(?s)<style>.*?</style>|<script>.*?</script>`).ReplaceAllString(w.Body.String(), "")
+			check.That(t, !strings.Contains(body, forbidden), "got %q in %s", forbidden, body)
 		}
 	}
 }
 
 func TestAStyleIsPlainTextAndAColour(t *testing.T) {
-	page, err := Style{Title: `Müller & "Söhne"`, Accent: "0A7f5C", Text: "<b>One</b>\n{http.request.host}"}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(Style{Title: `Müller & "Söhne"`, Accent: "0A7f5C", Text: "<b>One</b>\n{http.request.host}"}.Compile())(t)
 	f := *waiting
 	f.Page = page
 	body := refuse(t, &f, visit("GET", "pl")).Body.String()
@@ -240,9 +207,7 @@ func TestAStyleIsPlainTextAndAColour(t *testing.T) {
 		"<title>Müller &amp; &#34;Söhne&#34;</title>", "<h1 dir=\"auto\">Müller &amp; &#34;Söhne&#34;</h1>",
 		"&lt;b&gt;One&lt;/b&gt;\n{http.request.host}", ":root{--accent:#0a7f5c}", "Pozostało do odczekania: ", "26 sekund<",
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("got %s, want %q in it", body, want)
-		}
+		check.Contains(t, body, want)
 	}
 	for _, style := range []Style{
 		{Accent: "#12"},
@@ -263,9 +228,8 @@ func TestAStyleIsPlainTextAndAColour(t *testing.T) {
 		{Text: "a\u0085"},
 		{Text: strings.Repeat("ä", mostText+1)},
 	} {
-		if _, err := style.Compile(); err == nil {
-			t.Errorf("%+.40q: got no error", style)
-		}
+		_, err := style.Compile()
+		check.That(t, err != nil, "%+.40q: got no error", style)
 	}
 	for _, style := range []Style{{Accent: "0A7F5C"}, {Accent: "#fff"}, {Title: strings.Repeat("ä", mostTitle)}, {Text: "a\n\tb" + strings.Repeat("ä", mostText-4)}} {
 		if _, err := style.Compile(); err != nil {
@@ -286,9 +250,8 @@ func FuzzStyle(f *testing.F) {
 		f.Page = page
 		body := refuse(t, &f, visit("GET", "")).Body.String()
 		for _, element := range []string{"<script", "<style", "</style", "</script", "<title", "<main", "<p", "<h1"} {
-			if got, want := strings.Count(body, element), strings.Count(refuse(t, waiting, visit("GET", "")).Body.String(), element); got != want {
-				t.Errorf("got %d of %s, want %d in %s", got, element, want, body)
-			}
+			got, want := strings.Count(body, element), strings.Count(refuse(t, waiting, visit("GET", "")).Body.String(), element)
+			check.That(t, got == want, "got %d of %s, want %d in %s", got, element, want, body)
 		}
 	})
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func request(accept string, values ...string) *http.Request {
@@ -33,26 +35,19 @@ func request(accept string, values ...string) *http.Request {
 func refuse(t testing.TB, f *Refusal, r *http.Request) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	if err := f.Write(w, r, true); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, f.Write(w, r, true))
 	if got := w.Result().ContentLength; got >= 0 && got != int64(w.Body.Len()) {
 		t.Errorf("Content-Length: got %d, want %d", got, w.Body.Len())
 	}
-	if got := w.Header().Get("Cache-Control"); got != "no-store" {
-		t.Errorf("Cache-Control: got %q, want no-store", got)
-	}
+	check.Equal(t, w.Header().Get("Cache-Control"), "no-store", "Cache-Control")
 	return w
 }
 
 func TestARefusalIsAPageForPeople(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 429, Waits: true, RetryAfter: 10 * time.Minute, TimeToFit: time.Minute}, request(""))
-	if got := w.Header(); w.Code != 429 || got.Get("Retry-After") != "600" || got.Get("Content-Type") != "text/html; charset=utf-8" {
-		t.Errorf("got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
-	}
-	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
-		t.Errorf("got %q, want it to say the time to fit", body)
-	}
+	got := w.Header()
+	check.That(t, w.Code == 429 && got.Get("Retry-After") == "600" && got.Get("Content-Type") == "text/html; charset=utf-8", "got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
+	check.Contains(t, w.Body.String(), "<p>Please wait 60 seconds.</p>", "want it to say the time to fit")
 }
 
 // TestEveryAnswerSaysItsLength, whoever has counted it.
@@ -60,9 +55,7 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 	for _, major := range []int{1, 2} {
 		site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			f := Refusal{Status: 429, Waits: true, RetryAfter: time.Minute, TimeToFit: time.Minute}
-			if err := f.Write(w, r, true); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, f.Write(w, r, true))
 		}))
 		site.EnableHTTP2 = major == 2
 		site.StartTLS()
@@ -71,27 +64,19 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 			lengths := make(map[string]int64)
 			for _, method := range []string{http.MethodGet, http.MethodHead} {
 				r, err := http.NewRequestWithContext(t.Context(), method, site.URL, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, err)
 				r.Header.Set("Accept", accept)
 				answer, err := site.Client().Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, err)
 				body, err := io.ReadAll(answer.Body)
 				answer.Body.Close()
-				if err != nil || answer.ProtoMajor != major {
-					t.Fatalf("%s over HTTP/%d: got %v, want HTTP/%d", method, answer.ProtoMajor, err, major)
-				}
+				check.Assume(t, err == nil && answer.ProtoMajor == major, "%s over HTTP/%d: got %v, want HTTP/%d", method, answer.ProtoMajor, err, major)
 				if n := int64(len(body)); method == http.MethodGet && answer.ContentLength != n {
 					t.Errorf("HTTP/%d, %s: got the length %d of %d bytes", major, accept, answer.ContentLength, n)
 				}
 				lengths[method] = answer.ContentLength
 			}
-			if lengths[http.MethodHead] != lengths[http.MethodGet] || lengths[http.MethodGet] <= 0 {
-				t.Errorf("HTTP/%d, %s: got the lengths %v, want the same for both", major, accept, lengths)
-			}
+			check.That(t, lengths[http.MethodHead] == lengths[http.MethodGet] && lengths[http.MethodGet] > 0, "HTTP/%d, %s: got the lengths %v, want the same for both", major, accept, lengths)
 		}
 	}
 }
@@ -100,23 +85,14 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 func TestALengthThatSomebodyElseHasSetIsNotThatOfTheAnswer(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "5")
-		if err := (&Refusal{Status: 429}).Write(w, r, true); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, (&Refusal{Status: 429}).Write(w, r, true))
 	}))
 	defer site.Close()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, site.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := site.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, site.URL, nil))(t)
+	answer := check.Must(site.Client().Do(r))(t)
 	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); err != nil || len(body) <= 5 || answer.ContentLength != int64(len(body)) {
-		t.Errorf("got %d bytes, %v, of %d, want all of the page", len(body), err, answer.ContentLength)
-	}
+	body, err := io.ReadAll(answer.Body)
+	check.That(t, err == nil && len(body) > 5 && answer.ContentLength == int64(len(body)), "got %d bytes, %v, of %d, want all of the page", len(body), err, answer.ContentLength)
 }
 
 func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
@@ -126,26 +102,19 @@ func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
 			w.Header().Set(name, "max-age=60") // which the site sets for all answers
 		}
 		f := Refusal{Status: 429, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: busy}
-		if err := f.Write(w, request("text/html"), true); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, f.Write(w, request("text/html"), true))
 		for name, values := range w.Result().Header {
-			if strings.Contains(values[0], "max-age") {
-				t.Errorf("busy %v: got %s: %q, want a refusal that no cache keeps", busy != nil, name, values)
-			}
+			check.That(t, !strings.Contains(values[0], "max-age"), "busy %v: got %s: %q, want a refusal that no cache keeps", busy != nil, name, values)
 		}
 	}
 }
 
 func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 403, RetryAfter: time.Minute, TimeToFit: time.Minute}, request(""))
-	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "Waiting or reloading will not help") {
-		t.Errorf("got %v, Retry-After %v and %s", w.Code, got, w.Body)
-	}
+	got := w.Header()["Retry-After"]
+	check.That(t, got == nil && w.Code == 403 && strings.Contains(w.Body.String(), "Waiting or reloading will not help"), "got %v, Retry-After %v and %s", w.Code, got, w.Body)
 	w = refuse(t, &Refusal{Status: 403}, request("application/json"))
-	if got, want := w.Body.String(), `{"type":"about:blank","title":"Forbidden","status":403,"message":"This site does not accept this request. Waiting or reloading will not help."}`+"\n"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	check.Equal(t, w.Body.String(), `{"type":"about:blank","title":"Forbidden","status":403,"message":"This site does not accept this request. Waiting or reloading will not help."}`+"\n")
 }
 
 func TestProgramsGetAProblem(t *testing.T) {
@@ -157,9 +126,8 @@ func TestProgramsGetAProblem(t *testing.T) {
 	}
 	f.Status, f.TimeToFit = 503, time.Millisecond
 	var problem struct{ Type, Detail string }
-	if err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Detail != "Retry in 1 second." {
-		t.Errorf("got %+v, %v, want about:blank and 1 second", problem, err)
-	}
+	err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem)
+	check.That(t, err == nil && problem.Type == "about:blank" && problem.Detail == "Retry in 1 second.", "got %+v, %v, want about:blank and 1 second", problem, err)
 }
 
 func TestAProblemCarriesAMessageForPeople(t *testing.T) {
@@ -179,9 +147,8 @@ func TestAProblemCarriesAMessageForPeople(t *testing.T) {
 		r := request("application/json, */*;q=0.1") // as WordPress's editor asks
 		r.Header.Set("Accept-Language", test.language)
 		var problem struct{ Message string }
-		if err := json.Unmarshal(refuse(t, &test.f, r).Body.Bytes(), &problem); err != nil || problem.Message != test.want {
-			t.Errorf("%+v: got message %q, %v, want %q", test.f, problem.Message, err, test.want)
-		}
+		err := json.Unmarshal(refuse(t, &test.f, r).Body.Bytes(), &problem)
+		check.That(t, err == nil && problem.Message == test.want, "%+v: got message %q, %v, want %q", test.f, problem.Message, err, test.want)
 	}
 }
 
@@ -201,9 +168,7 @@ func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
 		{120*time.Minute + 1, "3 hours"},
 		{20 * 365 * 24 * time.Hour, "175200 hours"},
 	} {
-		if got := string(languages[0].appendWait(nil, test.wait)); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.wait, got, test.want)
-		}
+		check.Equal(t, string(languages[0].appendWait(nil, test.wait)), test.want, "%v", test.wait)
 	}
 }
 
@@ -211,9 +176,7 @@ func TestErrorRoutesGetTheRefusalByValue(t *testing.T) {
 	w := httptest.NewRecorder()
 	err := (&Refusal{Status: 503, Waits: true, RetryAfter: time.Minute, AsError: true}).Write(w, request(""), true)
 	failed, ok := err.(caddyhttp.HandlerError)
-	if !ok || failed.StatusCode != 503 || !errors.Is(failed.Err, errRefused) || failed.Err.Error() != "refused by throttle" {
-		t.Errorf("got %#v, want a HandlerError of 503", err)
-	}
+	check.That(t, ok && failed.StatusCode == 503 && errors.Is(failed.Err, errRefused) && failed.Err.Error() == "refused by throttle", "got %#v, want a HandlerError of 503", err)
 	if h := w.Header(); h.Get("Retry-After") != "60" || h.Get("Cache-Control") != "no-store" || len(h) != 2 || w.Body.Len() != 0 {
 		t.Errorf("got %v and %q, want Retry-After, Cache-Control and no body", h, w.Body)
 	}
@@ -225,10 +188,7 @@ func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 		`<p title="{http.throttle.key}">{http.request.header.X-Evil}|{http.throttle.zone}|{http.throttle.unknown}</p>` +
 		`<script>addEventListener("load", function(){location.reload()}); if (x) {y.z}; let a = {b: c.d}, e = {f.g}</script>` +
 		`{} {x} { http.throttle.zone } {http.throttle.zone`
-	page, err := Compile(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(Compile(text))(t)
 	r := request("", "http.throttle.key", "203.0.113.7/"+attack, "http.request.header.X-Evil", attack, "http.throttle.zone", "site")
 	want := strings.NewReplacer(
 		"{http.throttle.key}", html.EscapeString("203.0.113.7/"+attack),
@@ -236,13 +196,9 @@ func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 		"|{http.throttle.zone}", "|site",
 	).Replace(text)
 	for range 2 { // the memory is used again
-		if got := refuse(t, &Refusal{Status: 429, Page: page}, r).Body.String(); got != want {
-			t.Errorf("got\n%s\nwant\n%s", got, want)
-		}
+		check.Equal(t, refuse(t, &Refusal{Status: 429, Page: page}, r).Body.String(), want)
 	}
-	if got := refuse(t, &Refusal{Status: 429, Page: page}, httptest.NewRequest("GET", "/", nil)).Body.String(); got != text {
-		t.Errorf("without a replacer: got\n%s\nwant\n%s", got, text)
-	}
+	check.Equal(t, refuse(t, &Refusal{Status: 429, Page: page}, httptest.NewRequest("GET", "/", nil)).Body.String(), text, "without a replacer")
 }
 
 func FuzzPage(f *testing.F) {
@@ -252,15 +208,11 @@ func FuzzPage(f *testing.F) {
 		if err != nil {
 			t.Skip()
 		}
-		if got := string(page.appendTo(nil, nil)); got != text {
-			t.Errorf("nothing known: got %q, want %q", got, text)
-		}
+		check.Equal(t, string(page.appendTo(nil, nil)), text, "nothing known")
 		repl := caddy.NewEmptyReplacer()
 		repl.Set("http.throttle.zone", value)
 		want := strings.ReplaceAll(text, "{http.throttle.zone}", html.EscapeString(value))
-		if got := string(page.appendTo(nil, repl)); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		check.Equal(t, string(page.appendTo(nil, repl)), want)
 	})
 }
 
@@ -297,19 +249,14 @@ func TestGRPC(t *testing.T) {
 			r := request("text/html")
 			r.Header.Set("Content-Type", test.contentType)
 			w := httptest.NewRecorder()
-			if err := test.f.Write(w, r, true); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, test.f.Write(w, r, true))
 			h := w.Header()
 			if w.Code != http.StatusOK || w.Body.Len() > 0 || h.Get("Content-Type") != test.contentType || h.Get("Grpc-Status") != "8" {
 				t.Errorf("got %d, %v and %d bytes, want 200, the call's type and RESOURCE_EXHAUSTED alone", w.Code, h, w.Body.Len())
 			}
-			if got, err := url.PathUnescape(h.Get("Grpc-Message")); got != test.message {
-				t.Errorf("got the message %q, %v, want %q", got, err, test.message)
-			}
-			if got := h.Get("Grpc-Retry-Pushback-Ms"); got != test.pushback {
-				t.Errorf("got %s ms of pushback, want %s", got, test.pushback)
-			}
+			got, err := url.PathUnescape(h.Get("Grpc-Message"))
+			check.That(t, got == test.message, "got the message %q, %v, want %q", got, err, test.message)
+			check.Equal(t, h.Get("Grpc-Retry-Pushback-Ms"), test.pushback, "ms of pushback")
 		})
 	}
 }

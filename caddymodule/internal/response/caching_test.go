@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestOnlyWhatNoCacheMayKeepForOthersIsPrivate(t *testing.T) {
@@ -29,9 +31,7 @@ func TestOnlyWhatNoCacheMayKeepForOthersIsPrivate(t *testing.T) {
 		{http.Header{"Cache-Control": {"private"}, "X-Accel-Expires": {"9"}}, false},
 		{http.Header{"Cache-Control": {"private"}, "X-Accel-Expires": {"0"}}, true},
 	} {
-		if got := Private(test.header); got != test.want {
-			t.Errorf("%v: got private %v, want %v", test.header, got, test.want)
-		}
+		check.Equal(t, Private(test.header), test.want, "%v: private", test.header)
 	}
 }
 
@@ -50,9 +50,7 @@ func TestNoCacheMayKeepWhatIsKeptPrivate(t *testing.T) {
 	} {
 		header := http.Header{"Cache-Control": test.given}
 		KeepPrivate(header)
-		if got := strings.Join(header["Cache-Control"], ", "); got != test.want {
-			t.Errorf("%q: got %q, want %q", test.given, got, test.want)
-		}
+		check.Equal(t, strings.Join(header["Cache-Control"], ", "), test.want, "%q", test.given)
 	}
 }
 
@@ -64,7 +62,5 @@ func TestHeadersForSomeCachesOnlyAreDropped(t *testing.T) {
 		header.Set(name, "max-age=60")
 	}
 	DropTargeted(header)
-	if got, want := slices.Sorted(maps.Keys(header)), []string{"Cache-Control", "Vary"}; !slices.Equal(got, want) {
-		t.Errorf("got the headers %q left, want %q", got, want)
-	}
+	check.Slices(t, slices.Sorted(maps.Keys(header)), []string{"Cache-Control", "Vary"}, "the headers that are left")
 }

@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestRequestsThatAskForItMayTunnel(t *testing.T) {
@@ -19,9 +21,7 @@ func TestRequestsThatAskForItMayTunnel(t *testing.T) {
 		{upgrade, true},
 		{httptest.NewRequest("CONNECT", "http://example.com/", nil), true},
 	} {
-		if got := MayTunnel(test.r); got != test.want {
-			t.Errorf("%s %v: got %v", test.r.Method, test.r.Header, got)
-		}
+		check.Equal(t, MayTunnel(test.r), test.want, "%s %v", test.r.Method, test.r.Header)
 	}
 }
 
@@ -58,9 +58,7 @@ func TestWhatTheHeadersOfAnAnswerSay(t *testing.T) {
 		}
 		got := says{final: w.Final(test.status), declared: w.Declared}
 		got.tunnels, got.bodiless = got.final && w.Tunnels(), w.Bodiless()
-		if got != test.want {
-			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
-		}
+		check.Equal(t, got, test.want, "%s", test.name)
 		if w.Final(http.StatusOK) == got.final {
 			t.Errorf("%s: got the next status final, too, or never any", test.name)
 		}

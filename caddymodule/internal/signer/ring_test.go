@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A memoryStorage is storage that can be made to fail.
@@ -66,9 +68,7 @@ func ringOf(t *testing.T, storage Storage) *Ring {
 
 func maintain(t *testing.T, r *Ring) {
 	t.Helper()
-	if err := r.Maintain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Maintain(t.Context()))
 }
 
 var testBound = Bound{Purpose: "test", Host: "example.com", Zone: "login", Subject: "alice"}
@@ -78,9 +78,7 @@ const testSays = "sixteen bytes, 1"
 func sign(t *testing.T, r *Ring) string {
 	t.Helper()
 	token, ok := r.Sign(&testBound, []byte(testSays))
-	if !ok {
-		t.Fatal("got no token")
-	}
+	check.Assume(t, ok, "got no token")
 	return token
 }
 
@@ -96,17 +94,13 @@ func TestNodesThatShareStorageMakeOneKeyAndAcceptEachOthersTokens(t *testing.T) 
 	for i := range nodes {
 		nodes[i] = New(storage, nil)
 		all.Go(func() {
-			if err := nodes[i].Maintain(t.Context()); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, nodes[i].Maintain(t.Context()))
 		})
 	}
 	all.Wait()
 	token := sign(t, nodes[0])
 	for i, node := range nodes {
-		if !node.accepts(token) {
-			t.Errorf("node %d: got the token of another refused", i)
-		}
+		check.That(t, node.accepts(token), "node %d: got the token of another refused", i)
 	}
 }
 
@@ -126,23 +120,16 @@ func TestUnreadableStorageNeverMakesAKey(t *testing.T) {
 		if err := r.Maintain(t.Context()); err == nil {
 			t.Errorf("%s: got no error", name)
 		}
-		if !r.accepts(token) {
-			t.Errorf("%s: got a token refused, want the key that was read kept", name)
-		}
+		check.That(t, r.accepts(token), "%s: got a token refused, want the key that was read kept", name)
 		fresh := New(storage, nil)
 		if err := fresh.Maintain(t.Context()); err == nil {
 			t.Errorf("%s: got no error for a new node", name)
 		}
-		if _, ok := fresh.Sign(&testBound, nil); ok {
-			t.Errorf("%s: got a token of a node that has no key", name)
-		}
-		if string(storage.value) != before {
-			t.Errorf("%s: got storage changed", name)
-		}
+		_, ok := fresh.Sign(&testBound, nil)
+		check.That(t, !ok, "%s: got a token of a node that has no key", name)
+		check.That(t, string(storage.value) == before, "%s: got storage changed", name)
 		reloaded := New(storage, good)
-		if !reloaded.accepts(sign(t, good)) {
-			t.Errorf("%s: got a token of the last config refused after a reload", name)
-		}
+		check.That(t, reloaded.accepts(sign(t, good)), "%s: got a token of the last config refused after a reload", name)
 	}
 }
 
@@ -153,9 +140,7 @@ func TestAnotherKeyInStorageRevokesAllTokens(t *testing.T) {
 	storage.value = nil
 	b := ringOf(t, storage)
 	maintain(t, a)
-	if a.accepts(old) || !a.accepts(sign(t, b)) {
-		t.Error("got another node not follow")
-	}
+	check.That(t, !a.accepts(old) && a.accepts(sign(t, b)), "got another node not follow")
 }
 
 func TestAStuckLockDelaysNobodyForEver(t *testing.T) {
@@ -163,7 +148,5 @@ func TestAStuckLockDelaysNobodyForEver(t *testing.T) {
 	storage.lock <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := New(storage, nil).Maintain(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want the lock given up", err)
-	}
+	check.Is(t, New(storage, nil).Maintain(ctx), context.Canceled, "want the lock given up")
 }

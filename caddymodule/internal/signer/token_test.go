@@ -3,14 +3,14 @@ package signer
 import (
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
 	r := ringOf(t, newMemoryStorage())
 	token := sign(t, r)
-	if !r.accepts(token) || len(token) != TokenSize(len(testSays)) {
-		t.Fatalf("got %q refused", token)
-	}
+	check.Assume(t, r.accepts(token) && len(token) == TokenSize(len(testSays)), "got %q refused", token)
 	for name, change := range map[string]func(*Bound){
 		"another purpose":      func(b *Bound) { b.Purpose = "pass" },
 		"another host":         func(b *Bound) { b.Host = "example.org" },
@@ -24,44 +24,32 @@ func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
 	} {
 		bound := testBound
 		change(&bound)
-		if r.Open(token, &bound, make([]byte, len(testSays))) {
-			t.Errorf("%s: got the token accepted", name)
-		}
+		check.That(t, !r.Open(token, &bound, make([]byte, len(testSays))), "%s: got the token accepted", name)
 	}
 	for _, size := range []int{0, len(testSays) - 1, len(testSays) + 1, 100} {
-		if says := make([]byte, size); r.Open(token, &testBound, says) || Read(token, says) {
-			t.Errorf("got it accepted as a token that says %d bytes", size)
-		}
+		says := make([]byte, size)
+		check.That(t, !r.Open(token, &testBound, says) && !Read(token, says), "got it accepted as a token that says %d bytes", size)
 	}
 	says := make([]byte, len(testSays))
-	if forged := strings.Repeat("A", len(token)); !Read(forged, says) || r.Open(forged, &testBound, says) {
-		t.Error("got a forged token accepted, or not even read")
-	}
+	forged := strings.Repeat("A", len(token))
+	check.That(t, Read(forged, says) && !r.Open(forged, &testBound, says), "got a forged token accepted, or not even read")
 }
 
 func TestATokenThatWasChangedIsRefused(t *testing.T) {
 	r := ringOf(t, newMemoryStorage())
 	token := sign(t, r)
-	if !r.accepts(token) {
-		t.Fatal("got the token itself refused")
-	}
+	check.Assume(t, r.accepts(token), "got the token itself refused")
 	for n := range len(token) {
-		if r.accepts(token[:n]) || r.accepts(token[n+1:]) {
-			t.Errorf("got it accepted cut at %d", n)
-		}
+		check.That(t, !r.accepts(token[:n]) && !r.accepts(token[n+1:]), "got it accepted cut at %d", n)
 	}
 	for _, longer := range []string{token + "A", "A" + token, token + "=", token + "\n", token[:40] + "\n" + token[41:], token + token} {
-		if r.accepts(longer) {
-			t.Errorf("got %q accepted", longer)
-		}
+		check.That(t, !r.accepts(longer), "got %q accepted", longer)
 	}
 	const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	for i := range len(token) {
 		for bit := range 6 {
 			digit := digits[strings.IndexByte(digits, token[i])^1<<bit]
-			if r.accepts(token[:i] + string(digit) + token[i+1:]) {
-				t.Errorf("got it accepted with bit %d of digit %d flipped", bit, i)
-			}
+			check.That(t, !r.accepts(token[:i]+string(digit)+token[i+1:]), "got it accepted with bit %d of digit %d flipped", bit, i)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestAFewKeysAreCountedExactly(t *testing.T) {
@@ -15,15 +17,13 @@ func TestAFewKeysAreCountedExactly(t *testing.T) {
 		}
 	}
 	want := []Key[string]{{"59", 60}, {"58", 59}, {"57", 58}}
-	if got := c.Top(3); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	got := c.Top(3)
+	check.That(t, slices.Equal(got, want), "got %v, want %v", got, want)
 }
 
 func TestAnEmptyCounterHasNoKeys(t *testing.T) {
-	if got := new(Counter[string]).Top(3); len(got) != 0 {
-		t.Errorf("got %v, want none", got)
-	}
+	got := new(Counter[string]).Top(3)
+	check.That(t, len(got) == 0, "got %v, want none", got)
 }
 
 // TestHeavyKeysAreFoundAmongAFloodOfOthers adds three keys among 200,000 that come
@@ -47,14 +47,10 @@ func TestHeavyKeysAreFoundAmongAFloodOfOthers(t *testing.T) {
 	}
 	got := c.Top(3)
 	for i, key := range []string{"a", "b", "c"} {
-		if got[i].Key != key {
-			t.Fatalf("got %v, want a, b and c", got)
-		}
+		check.Assume(t, got[i].Key == key, "got %v, want a, b and c", got)
 		if got[i].AtLeast > came[key] || got[i].AtLeast < came[key]*9/10 {
 			t.Errorf("got %d of key %s, want at most %d and not much less", got[i].AtLeast, key, came[key])
 		}
 	}
-	if len(c.at) != standard || len(c.entries) != standard {
-		t.Errorf("got %d and %d entries, want %d", len(c.at), len(c.entries), standard)
-	}
+	check.That(t, len(c.at) == standard && len(c.entries) == standard, "got %d and %d entries, want %d", len(c.at), len(c.entries), standard)
 }

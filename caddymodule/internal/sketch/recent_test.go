@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -39,15 +41,10 @@ func TestAFewRequestsAreCountedExactly(t *testing.T) {
 		}
 	}
 	got := r.Top(ByKey, 2, noon.Add(time.Second))
-	if want := []Sender{{"k0", 59, 25, false}, {"k1", 33, 0, false}}; !slices.Equal(got.Busiest, want) || got.Admitted != 100 || got.Refused != 25 {
-		t.Errorf("got %+v, want the busiest %v, 100 admitted and 25 refused", got, want)
-	}
-	if want := []Sender{{"k0", 59, 25, false}}; !slices.Equal(got.MostRefused, want) {
-		t.Errorf("most refused: got %v, want %v", got.MostRefused, want)
-	}
-	if got := r.Top(By24, 2, noon).Busiest; !slices.Equal(got, []Sender{{"10.0.0.0/24", 125, 25, false}}) {
-		t.Errorf("by /24: got %v, want all requests of 10.0.0.0/24", got)
-	}
+	want := []Sender{{"k0", 59, 25, false}, {"k1", 33, 0, false}}
+	check.That(t, slices.Equal(got.Busiest, want) && got.Admitted == 100 && got.Refused == 25, "got %+v, want the busiest %v, 100 admitted and 25 refused", got, want)
+	check.Slices(t, got.MostRefused, []Sender{{"k0", 59, 25, false}}, "most refused")
+	check.Slices(t, r.Top(By24, 2, noon).Busiest, []Sender{{"10.0.0.0/24", 125, 25, false}}, "by /24, want all requests of 10.0.0.0/24")
 	if got := r.Top(ByAddress, 1, noon).Busiest; got[0].Name != "10.0.0.0" {
 		t.Errorf("by address: got %v, want 10.0.0.0", got)
 	}
@@ -75,9 +72,8 @@ func TestTheTopTenAreFoundAmongManyClients(t *testing.T) {
 					t.Errorf("%d requests, seed %d: got %v, want client %d among them", requests, seed, got.Busiest, client)
 					continue
 				}
-				if share := float64(got.Busiest[i].Requests) / float64(came[fmt.Sprint(client)]); share < 0.5 || share > 1.5 {
-					t.Errorf("%d requests, seed %d, client %d: got %v times as many as it made, want about as many", requests, seed, client, share)
-				}
+				share := float64(got.Busiest[i].Requests) / float64(came[fmt.Sprint(client)])
+				check.That(t, share >= 0.5 && share <= 1.5, "%d requests, seed %d, client %d: got %v times as many as it made, want about as many", requests, seed, client, share)
 			}
 			if share := float64(got.Admitted) / float64(requests); share < 0.9 || share > 1.1 {
 				t.Errorf("%d requests, seed %d: got %d, want about as many", requests, seed, got.Admitted)
@@ -98,9 +94,7 @@ func TestANetworkOfManyClientsIsFound(t *testing.T) {
 		r.admit(client.String(), client, random, noon)
 	}
 	got := r.Top(By16, 1, noon).Busiest
-	if len(got) != 1 || got[0].Name != "198.51.0.0/16" || got[0].Requests < 15_000 || got[0].Requests > 25_000 {
-		t.Errorf("got %v, want about 20000 requests of 198.51.0.0/16", got)
-	}
+	check.That(t, len(got) == 1 && got[0].Name == "198.51.0.0/16" && got[0].Requests >= 15_000 && got[0].Requests <= 25_000, "got %v, want about 20000 requests of 198.51.0.0/16", got)
 }
 
 func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
@@ -121,9 +115,7 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 		120 * time.Second: nil,
 		time.Hour:         nil,
 	} {
-		if got := names(after); !slices.Equal(got, want) {
-			t.Errorf("after %v: got %v, want %v", after, got, want)
-		}
+		check.Slices(t, names(after), want, "after %v", after)
 	}
 	if since := r.Top(ByKey, 1, noon.Add(70*time.Second)).Since; !since.Equal(noon) {
 		t.Errorf("counted since: got %v, want %v", since, noon)
@@ -132,9 +124,7 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 		t.Errorf("an hour later, counted since: got %v, want a minute before", since)
 	}
 	r.Add(true, "new", clientAddr(1), 1, noon.Add(time.Hour))
-	if got := names(time.Hour); !slices.Equal(got, []string{"new"}) {
-		t.Errorf("got %v, want new alone", got)
-	}
+	check.Slices(t, names(time.Hour), []string{"new"}, "want new alone")
 }
 
 // TestARecentIsBounded in a flood of keys.
@@ -150,9 +140,8 @@ func TestARecentIsBounded(t *testing.T) {
 			t.Errorf("got %d keys and %d addresses, want at most %d", len(tally.keys.at), len(tally.nets[0].at), counted)
 		}
 	}
-	if got := r.Top(ByKey, 1, noon.Add(time.Minute-1)).Refused; got < 45_000 || got > 55_000 {
-		t.Errorf("got %d refusals, want about 50000", got)
-	}
+	got := r.Top(ByKey, 1, noon.Add(time.Minute-1)).Refused
+	check.That(t, got >= 45_000 && got <= 55_000, "got %d refusals, want about 50000", got)
 }
 
 // TestRefusalsAfterAFloodAreCountedExactly, though of those in the flood only a sample is.
@@ -169,9 +158,7 @@ func TestRefusalsAfterAFloodAreCountedExactly(t *testing.T) {
 		r.refuse("later", clientAddr(2), random, noon.Add(span))
 	}
 	got := r.Top(ByKey, 2, noon.Add(span)).MostRefused
-	if len(got) != 2 || got[1] != (Sender{"later", 3, 3, false}) {
-		t.Errorf("got %v, want 3 refusals of later", got)
-	}
+	check.That(t, len(got) == 2 && got[1] == (Sender{"later", 3, 3, false}), "got %v, want 3 refusals of later", got)
 }
 
 // TestAdmittedRequestsAfterABurstAreCountedExactly, once there was a rest.
@@ -182,16 +169,13 @@ func TestAdmittedRequestsAfterABurstAreCountedExactly(t *testing.T) {
 		r.admit("burst", clientAddr(1), random, noon)
 	}
 	r.Rest(noon.Add(span - 1))
-	if r.less[0].Load() == 0 {
-		t.Error("got each request counted before the part is over")
-	}
+	check.That(t, r.less[0].Load() != 0, "got each request counted before the part is over")
 	r.Rest(noon.Add(span))
 	for range 3 {
 		r.admit("later", clientAddr(2), random, noon.Add(span))
 	}
-	if got := r.Top(ByKey, 2, noon.Add(span)).Busiest; len(got) != 2 || got[1] != (Sender{"later", 3, 0, false}) {
-		t.Errorf("got %v, want 3 requests of later", got)
-	}
+	got := r.Top(ByKey, 2, noon.Add(span)).Busiest
+	check.That(t, len(got) == 2 && got[1] == (Sender{"later", 3, 0, false}), "got %v, want 3 requests of later", got)
 }
 
 // TestAFloodOfRefusalsLeavesAdmittedRequestsExact, because the samples are apart.
@@ -204,9 +188,7 @@ func TestAFloodOfRefusalsLeavesAdmittedRequestsExact(t *testing.T) {
 			r.admit("people", clientAddr(2), random, noon)
 		}
 	}
-	if got := r.Top(ByKey, 1, noon).Admitted; got != 1000 {
-		t.Errorf("got %d admitted requests, want 1000", got)
-	}
+	check.Equal(t, r.Top(ByKey, 1, noon).Admitted, 1000, "admitted requests")
 }
 
 func TestNetworksAreNamedByTheirFamily(t *testing.T) {
@@ -222,9 +204,7 @@ func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	} {
 		var names []string
 		for _, s := range r.Top(by, 9, noon).MostRefused {
-			if s.Refused != 2 {
-				t.Errorf("%s: got %d refusals, want 2", s.Name, s.Refused)
-			}
+			check.Equal(t, s.Refused, 2, "%s: refusals", s.Name)
 			names = append(names, s.Name)
 		}
 		if slices.Sort(names); !slices.Equal(names, want) {
@@ -245,7 +225,5 @@ func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
 		}
 	}
 	busiest := r.Top(ByKey, 20, noon).Busiest
-	if len(busiest) != 1 || busiest[0].Name != "busy" || busiest[0].Requests < 300 || busiest[0].Requests > 900 {
-		t.Errorf("got %v, want busy alone, with about 600 requests", busiest)
-	}
+	check.That(t, len(busiest) == 1 && busiest[0].Name == "busy" && busiest[0].Requests >= 300 && busiest[0].Requests <= 900, "got %v, want busy alone, with about 600 requests", busiest)
 }

@@ -7,14 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func open(t *testing.T, path string) *File {
 	t.Helper()
 	f, err := Open(path)
-	if err != nil {
-		t.Fatalf("opening %s: %v", path, err)
-	}
+	check.OK(t, err, "opening %s", path)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -34,9 +34,7 @@ func mustHave(t *testing.T, f *File, want string) {
 		got = string(content)
 		return nil
 	})
-	if err != nil || got != want {
-		t.Errorf("got %q and error %v, want %q", got, err, want)
-	}
+	check.That(t, err == nil && got == want, "got %q and error %v, want %q", got, err, want)
 }
 
 func TestAFileIsForItsOwnerAlone(t *testing.T) {
@@ -44,9 +42,7 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 	f := open(t, path)
 	mustHave(t, f, "")
 	for _, text := range []string{"one", "two"} {
-		if err := write(f, text, nil); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, write(f, text, nil))
 		mustHave(t, f, text)
 	}
 	for name, want := range map[string]fs.FileMode{path: 0o600, path + ".lock": 0o600, filepath.Dir(path): 0o700 | fs.ModeDir} {
@@ -54,9 +50,8 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 			t.Errorf("%s: got %v and error %v, want mode %v", name, info.Mode(), err, want)
 		}
 	}
-	if files, _ := filepath.Glob(path + "*"); len(files) != 2 {
-		t.Errorf("got the files %v, want the file and its lock", files)
-	}
+	files, _ := filepath.Glob(path + "*")
+	check.That(t, len(files) == 2, "got the files %v, want the file and its lock", files)
 	if _, err := Open(path); err == nil {
 		t.Error("opening it again: got no error, want that it is taken")
 	}
@@ -67,27 +62,16 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 func TestAWriteThatFailsLeavesTheFileAsItWas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	f, broken := open(t, path), errors.New("disk full")
-	if err := write(f, "one", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(f, "half", broken); !errors.Is(err, broken) {
-		t.Errorf("got error %v, want %v", err, broken)
-	}
+	check.OK(t, write(f, "one", nil))
+	check.Is(t, write(f, "half", broken), broken)
 	mustHave(t, f, "one")
 	// A process that was killed leaves part of a file.
-	if err := os.WriteFile(path+".new", []byte("a large part"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(f, "two", nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(path+".new", []byte("a large part"), 0o600))
+	check.OK(t, write(f, "two", nil))
 	mustHave(t, f, "two")
 	// A file that is of no use is set aside.
-	if err := f.Load(func([]byte) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got error %v, want %v", err, broken)
-	}
+	check.Is(t, f.Load(func([]byte) error { return broken }), broken)
 	mustHave(t, f, "")
-	if got, err := os.ReadFile(path + ".bad"); err != nil || string(got) != "two" {
-		t.Errorf("got %q and error %v, want the file", got, err)
-	}
+	got, err := os.ReadFile(path + ".bad")
+	check.That(t, err == nil && string(got) == "two", "got %q and error %v, want the file", got, err)
 }

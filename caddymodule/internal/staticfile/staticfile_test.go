@@ -23,6 +23,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func init() {
@@ -88,33 +89,23 @@ func newSite(t testing.TB, directives string) *site {
 		fmt.Fprint(w, "index.php ran")
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() { listener.Close() })
 	go func() { _ = fcgi.Serve(listener, ran) }()
 	backend := httptest.NewServer(ran)
 	t.Cleanup(backend.Close)
 	directives = strings.NewReplacer("{php}", listener.Addr().String(), "{root}", s.root, "{http}", backend.Listener.Addr().String()).Replace(directives)
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http:// {\n"+directives+"\n}\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var config caddy.Config
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(adapted, &config))
 	silent := &caddy.CustomLog{}
 	silent.WriterRaw = json.RawMessage(`{"output":"discard"}`)
 	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": silent}}
 	ctx, err := caddy.ProvisionContext(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	app, err := ctx.App("http")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	s.ctx = ctx
 	s.server = app.(*caddyhttp.App).Servers["srv0"]
 	return s
@@ -124,9 +115,7 @@ func newSite(t testing.TB, directives string) *site {
 func (s *site) write(name string) {
 	s.Helper()
 	name = filepath.Join(s.root, filepath.FromSlash(name))
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("a file"), 0o644)); err != nil {
-		s.Fatal(err)
-	}
+	check.OK(s, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("a file"), 0o644)))
 }
 
 // ask sends a request line as it is. It reports whether the matcher took it for
@@ -162,9 +151,8 @@ func TestStaticFilesThatExistMatch(t *testing.T) {
 		"GET /style.css", "HEAD /style.css", "GET /style.css?s=x", "GET /img/logo.svg", "GET /img/a%20b.png",
 		"GET /img/[1].png", "GET /img/q%3F.png", "GET /noextension", "GET /phpinfo.css", "GET /%73tyle.css", "GET /dir/index.html",
 	} {
-		if static, said, ran := s.ask(line); !static || said || ran {
-			t.Errorf("%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
-		}
+		static, said, ran := s.ask(line)
+		check.That(t, static && !said && !ran, "%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
 	}
 }
 
@@ -199,13 +187,9 @@ func hostileSite(t testing.TB, directives string) *site {
 		"out.css": filepath.Join(outside, "secret.css"), "outside": outside, "loop.css": "loop.css", "dangling.css": "nowhere.css",
 		"in.css": "style.css", "toindex.css": "index.php", "absolute.css": filepath.Join(s.root, "style.css"),
 	} {
-		if err := os.Symlink(target, filepath.Join(s.root, link)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Symlink(target, filepath.Join(s.root, link)))
 	}
-	if err := os.WriteFile(filepath.Join(outside, "secret.css"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(outside, "secret.css"), nil, 0o644))
 	return s
 }
 
@@ -224,9 +208,7 @@ func TestNothingThatReachesTheUpstreamMatches(t *testing.T) {
 				if static && ran {
 					t.Errorf("%s is exempt, and runs the upstream", line)
 				}
-				if said != ran {
-					t.Errorf("%s: an upstream is said to answer: %v, want %v", line, said, ran)
-				}
+				check.That(t, said == ran, "%s: an upstream is said to answer: %v, want %v", line, said, ran)
 				if static {
 					statics++
 				}
@@ -295,9 +277,8 @@ func TestAnUpstreamThatAnswersForAFileIsToldOf(t *testing.T) {
 			if test.header != "" {
 				header = append(header, test.header)
 			}
-			if static, said, _ := s.ask("GET /style.css", header...); !static || said != test.want {
-				t.Errorf("got %v, %v, want true, %v", static, said, test.want)
-			}
+			static, said, _ := s.ask("GET /style.css", header...)
+			check.That(t, static && said == test.want, "got %v, %v, want true, %v", static, said, test.want)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // started returns a memory that a config uses, and what it logs.
@@ -40,9 +41,7 @@ func (m *Memory) end() {
 func pour(t *testing.T, m *Memory, key string) {
 	t.Helper()
 	c := leakybucket.Charge{Zone: "z", Key: key, Limit: leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}, Cost: 1}
-	if err := m.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, m.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)))
 }
 
 func wantLogged(t *testing.T, logs *observer.ObservedLogs, want ...string) {
@@ -51,28 +50,21 @@ func wantLogged(t *testing.T, logs *observer.ObservedLogs, want ...string) {
 	for _, entry := range logs.TakeAll() {
 		got = append(got, entry.Level.String()+": "+entry.Message)
 	}
-	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
-		t.Errorf("got the log %q, want %q", got, want)
-	}
+	check.That(t, fmt.Sprintf("%q", got) == fmt.Sprintf("%q", want), "got the log %q, want %q", got, want)
 }
 
 func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")
-	if err := os.WriteFile(file, []byte("throttle snapshot\n but damaged, and so of no use"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte("throttle snapshot\n but damaged, and so of no use"), 0o600))
 	s, logs := started(t, file)
 	wantLogged(t, logs, "warn: the snapshot cannot be used, so all buckets are empty")
-	if _, err := os.Stat(file + ".bad"); err != nil {
-		t.Errorf("the file under its new name: got error %v, want none", err)
-	}
+	_, err := os.Stat(file + ".bad")
+	check.That(t, err == nil, "the file under its new name: got error %v, want none", err)
 	pour(t, s, "a")
 	s.end()
 	s, logs = started(t, file)
 	wantLogged(t, logs, "info: buckets were restored")
-	if got := s.Buckets()["z"]; got != 1 {
-		t.Errorf("got %d buckets, want the one that was saved", got)
-	}
+	check.Equal(t, s.Buckets()["z"], 1, "buckets, want the one that was saved")
 }
 
 func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
@@ -88,9 +80,7 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	second.end()
 	first.end()
 	third, _ := started(t, file)
-	if got := third.Buckets()["z"]; got != 1 {
-		t.Errorf("got %d buckets, want the one of the first process", got)
-	}
+	check.Equal(t, third.Buckets()["z"], 1, "buckets, want the one of the first process")
 }
 
 func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
@@ -102,17 +92,12 @@ func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
 		if changes {
 			pour(t, s, "a")
 		}
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Remove(file))
 		s.save()
-		if _, err := os.Stat(file); (err == nil) != changes {
-			t.Errorf("after a change, %v: got error %v of the file", changes, err)
-		}
+		_, err := os.Stat(file)
+		check.That(t, (err == nil) == changes, "after a change, %v: got error %v of the file", changes, err)
 		if !changes {
-			if err := os.WriteFile(file, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, os.WriteFile(file, nil, 0o600))
 		}
 	}
 }
@@ -125,24 +110,19 @@ func TestASnapshotThatCannotBeWrittenIsWarnedOfOnceAndAges(t *testing.T) {
 		want := func(wanted SnapshotState, logged ...string) {
 			t.Helper()
 			m.save()
-			if got, kept := m.Snapshot(time.Now()); got != wanted || !kept {
-				t.Errorf("got %+v, want %+v", got, wanted)
-			}
+			got, kept := m.Snapshot(time.Now())
+			check.That(t, got == wanted && kept, "got %+v, want %+v", got, wanted)
 			wantLogged(t, logs, logged...)
 		}
 		pour(t, m, "a")
 		want(SnapshotState{})
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.RemoveAll(dir))
 		pour(t, m, "b")
 		time.Sleep(time.Minute)
 		want(SnapshotState{Age: time.Minute, Failures: 1, Failing: true}, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
 		time.Sleep(time.Minute)
 		want(SnapshotState{Age: 2 * time.Minute, Failures: 2, Failing: true})
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(dir, 0o700))
 		want(SnapshotState{Failures: 2}, "info: the snapshot is written again")
 		time.Sleep(time.Minute) // nothing has changed
 		want(SnapshotState{Failures: 2})

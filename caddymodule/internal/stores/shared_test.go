@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 type closable struct {
@@ -20,19 +21,14 @@ func TestASharedStoreIsClosedByItsLastRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		remote := &closable{Store: memstore.New(memstore.Options{})}
 		open := func(func(error)) (leakybucket.Store, error) { return remote, nil }
-		s, err := ConnectStore("test", []string{t.Name()}, open)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := check.Must(ConnectStore("test", []string{t.Name()}, open))(t)
 		if other, _ := ConnectStore("test", []string{t.Name()}, open); other != s {
 			t.Error("the same options again: got another store")
 		}
 		wants := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()
-			if got := remote.closed.Load(); got != want {
-				t.Errorf("%s: got it closed %d times, want %d", when, got, want)
-			}
+			check.Equal(t, remote.closed.Load(), want, "%s: times it was closed", when)
 		}
 		s.Hold()
 		s.Hold()

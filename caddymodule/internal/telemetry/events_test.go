@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
@@ -17,9 +18,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		hang, told := make(chan struct{}), 0
 		drops := func() int {
 			var m dto.Metric
-			if err := EventsDropped.Write(&m); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, EventsDropped.Write(&m))
 			return int(m.GetCounter().GetValue())
 		}
 		before := drops()
@@ -38,9 +37,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		synctest.Wait()
 		f.mu.Lock()
 		q.mu.Lock()
-		if len(f.keys) != mostOverflowing || len(q.waiting) != mostWaiting {
-			t.Errorf("got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostWaiting)
-		}
+		check.That(t, len(f.keys) == mostOverflowing && len(q.waiting) == mostWaiting, "got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostWaiting)
 		q.mu.Unlock()
 		f.mu.Unlock()
 		close(hang)
@@ -53,9 +50,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		q.add(tell)
 		synctest.Wait()
 		q.mu.Lock()
-		if len(q.waiting) != 0 || q.runs {
-			t.Errorf("got %d waiting after the end, want none", len(q.waiting))
-		}
+		check.That(t, len(q.waiting) == 0 && !q.runs, "got %d waiting after the end, want none", len(q.waiting))
 		q.mu.Unlock()
 		<-time.After(2 * time.Minute)
 	})
@@ -70,7 +65,5 @@ func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 	o := &limit.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
 	o.Refuse(limit.Capacity)
 	f.note(o)
-	if got := len(f.keys); got != 0 {
-		t.Errorf("got %d keys, want none", got)
-	}
+	check.Equal(t, len(f.keys), 0, "keys")
 }

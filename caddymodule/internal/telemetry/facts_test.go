@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestFactsAreKnownFromTheFirstRequest(t *testing.T) {
@@ -46,9 +47,7 @@ func TestFactsAreKnownFromTheFirstRequest(t *testing.T) {
 	} {
 		got := s.Engine().Zones[zone].Counts.Facts()
 		got.Since = want.Since
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("zone %s: got %+v, want %+v", zone, got, want)
-		}
+		check.That(t, reflect.DeepEqual(got, want), "zone %s: got %+v, want %+v", zone, got, want)
 	}
 }
 
@@ -88,8 +87,6 @@ func TestFactsOfRefunds(t *testing.T) {
 	} {
 		got := facts(zone)
 		got.Since = want.Since
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("zone %s: got %+v, want %+v", zone, got, want)
-		}
+		check.That(t, reflect.DeepEqual(got, want), "zone %s: got %+v, want %+v", zone, got, want)
 	}
 }

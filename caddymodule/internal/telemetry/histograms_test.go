@@ -15,16 +15,14 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // histograms returns the histograms of a metric of ours, by the value of their only
 // label.
 func histograms(t testing.TB, metrics prometheus.Gatherer, name string) map[string]*dto.Histogram {
 	t.Helper()
-	families, err := metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := check.Must(metrics.Gather())(t)
 	found := make(map[string]*dto.Histogram)
 	for _, family := range families {
 		if family.GetName() == name {
@@ -73,9 +71,7 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 	}
 	// Levels of 1 to 4 quarters, twice full, and a quarter of another client.
 	for bound, want := range map[float64]uint64{.1: 0, .2: 0, .3: 2, .4: 2, .5: 3, .7: 3, .8: 4, .9: 4, 1: 7} {
-		if got := upTo(t, got["quarters"], bound); got != want {
-			t.Errorf("up to %v: got %d, want %d", bound, got, want)
-		}
+		check.Equal(t, upTo(t, got["quarters"], bound), want, "up to %v", bound)
 	}
 	if h := got["quarters"]; h.GetSampleCount() != 7 || h.GetSampleSum() < 4.7 || h.GetSampleSum() > 4.751 {
 		t.Errorf("got %d levels with the sum %v, want 7 and 4.75", h.GetSampleCount(), h.GetSampleSum())
@@ -109,24 +105,17 @@ func TestCallsOfTheSharedStoreAreTimed(t *testing.T) {
 		for range 5 {
 			s.From(servertest.Someone).Get("/")
 		}
-		if got := seconds().GetSampleCount() - before; got != 5 {
-			t.Errorf("got %d calls, want 5", got)
-		}
+		check.Equal(t, seconds().GetSampleCount()-before, 5, "calls")
 		servertest.TheShared.Down.Store(true)
 		s.From(servertest.Someone).Get("/")
-		if got := seconds().GetSampleCount() - before; got != 6 {
-			t.Errorf("with one that failed: got %d calls, want 6", got)
-		}
+		check.Equal(t, seconds().GetSampleCount()-before, 6, "with one that failed: calls")
 	})
 }
 
 // allSeries returns the labels of all series of ours, except the number of samples.
 func allSeries(t testing.TB, s *servertest.Site) (all []string) {
 	t.Helper()
-	families, err := s.Ctx.GetMetricsRegistry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := check.Must(s.Ctx.GetMetricsRegistry().Gather())(t)
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			all = append(all, fmt.Sprint(family.GetName(), metric.GetLabel(), len(metric.GetHistogram().GetBucket())))

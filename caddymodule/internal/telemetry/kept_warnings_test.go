@@ -7,6 +7,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestTheFirstWarningsOfAConfigAreKeptWithTheirDetails(t *testing.T) {
@@ -22,15 +24,11 @@ func TestTheFirstWarningsOfAConfigAreKeptWithTheirDetails(t *testing.T) {
 		of.Warn(fmt.Sprint(i), zap.Int("number", i))
 	}
 	got := kept.List()
-	if len(got) != mostWarnings {
-		t.Fatalf("got %d warnings, want %d", len(got), mostWarnings)
-	}
+	check.Need(t, len(got), mostWarnings, "warnings")
 	if w := got[7]; w.Text != "7" || w.At.IsZero() || fmt.Sprint(w.Details) != "map[number:7 zone:z]" {
 		t.Errorf("got %v, want the eighth with its number and zone", w)
 	}
-	if n := logs.Len(); n != 2+2*mostWarnings {
-		t.Errorf("got %d lines in the log, want all", n)
-	}
+	check.Equal(t, logs.Len(), 2+2*mostWarnings, "lines in the log, want all")
 	for logger, kept = KeepWarnings(zap.New(core)); logs.Len() < 1000; {
 		logger.Warn("a matcher of the zone fails")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // accessLines returns the lines of the access log: the status, and how many refusals
@@ -45,12 +46,9 @@ func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
 			c.Get("/")
 			<-time.After(2 * time.Minute)
 			c.Get("/")
-			if got := accessLines(t, s); !slices.Equal(got, test.want) {
-				t.Errorf("%q: got %q, want %q", test.option, got, test.want)
-			}
-			if got := s.Counts(t)["some"]; got["refused capacity"]+got["shadow_refused capacity"] != 6 {
-				t.Errorf("%q: got %v, want all 6 refusals counted", test.option, got)
-			}
+			check.Slices(t, accessLines(t, s), test.want, "%q", test.option)
+			got := s.Counts(t)["some"]
+			check.That(t, got["refused capacity"]+got["shadow_refused capacity"] == 6, "%q: got %v, want all 6 refusals counted", test.option, got)
 		})
 	}
 }
@@ -80,16 +78,13 @@ func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 	}
 	s.From("203.0.113.98:1").Get("/quiet") // admitted, and its line is dropped
 	s.From("203.0.113.99:1").Get("/a")
-	if got, want := accessLines(t, s), []string{"200 <nil>", "200 <nil>", "200 2"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	check.Slices(t, accessLines(t, s), []string{"200 <nil>", "200 <nil>", "200 2"})
 }
 
 func TestLogRefusedIsAllOffOrARate(t *testing.T) {
 	for _, text := range []string{"none", "10", "0/s", "-1/s", "10/w", ""} {
-		if _, err := refusal.ParseLog(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
-			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
-		}
+		_, err := refusal.ParseLog(text)
+		check.That(t, err != nil && strings.Contains(err.Error(), "want all, off or a rate"), "%q: got %v, want an error that says what would be right", text, err)
 	}
 }
 
@@ -129,8 +124,6 @@ func TestASiteLogsRefusalsByZone(t *testing.T) {
 			"tried: zone would begin to refuse requests <nil> <nil>",
 			"tried: zone would have refused requests 4 2",
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		check.Slices(t, got, want)
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
@@ -40,9 +41,7 @@ func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
 				got[what] = n
 			}
 		}
-		if !maps.Equal(got, want) {
-			t.Errorf("zone %s: got %v, want %v", zone, got, want)
-		}
+		check.That(t, maps.Equal(got, want), "zone %s: got %v, want %v", zone, got, want)
 	}
 }
 
@@ -54,9 +53,8 @@ func TestBucketsAreCountedByZone(t *testing.T) {
 	for _, sample := range s.Metric(t, "caddy_throttle_buckets") {
 		got[sample.Labels["zone"]] = sample.Value
 	}
-	if want := map[string]float64{"small": 1, "large": 2}; !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	want := map[string]float64{"small": 1, "large": 2}
+	check.That(t, maps.Equal(got, want), "got %v, want %v", got, want)
 }
 
 func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
@@ -70,23 +68,16 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	second := servertest.Run(t, strings.Replace(zone, "throttle GONE 5 1/s", "", 1))
 	first.Stop()
 	counts := second.Counts(t)
-	if got := counts["kept"]["admitted"]; got != 1 {
-		t.Errorf("zone that is kept: got %v admitted, want 1", got)
-	}
-	if got, kept := counts["gone"]; kept {
-		t.Errorf("zone that is gone: got %v, want nothing", got)
-	}
+	check.Equal(t, counts["kept"]["admitted"], 1, "zone that is kept: admitted")
+	got, kept := counts["gone"]
+	check.That(t, !kept, "zone that is gone: got %v, want nothing", got)
 	for _, sample := range second.Metric(t, "caddy_throttle_buckets") {
-		if sample.Labels["zone"] == "gone" {
-			t.Errorf("zone that is gone: got %v buckets, want no series", sample.Value)
-		}
+		check.That(t, sample.Labels["zone"] != "gone", "zone that is gone: got %v buckets, want no series", sample.Value)
 	}
 	third := servertest.Run(t, strings.Replace(zone, "GONE", "gone", 1))
 	second.Stop()
 	third.From(servertest.Someone).Get("/")
-	if got := third.Counts(t)["gone"]["admitted"]; got != 1 {
-		t.Errorf("zone that is back: got %v admitted, want 1", got)
-	}
+	check.Equal(t, third.Counts(t)["gone"]["admitted"], 1, "zone that is back: admitted")
 }
 
 func TestEvictionsAreCounted(t *testing.T) {
@@ -105,9 +96,7 @@ func TestEvictionsAreCounted(t *testing.T) {
 		s.From(addr).Get("/")
 	}
 	samples := s.Metric(t, "caddy_throttle_evictions_total")
-	if len(samples) != 1 || samples[0].Value != 2 {
-		t.Errorf("got %v, want 2", samples)
-	}
+	check.That(t, len(samples) == 1 && samples[0].Value == 2, "got %v, want 2", samples)
 }
 
 func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
@@ -129,13 +118,10 @@ func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 			{"[1]", 429, 3}, // without its body
 			{"", 429, 4},
 		} {
-			if got := post(test.body); got != test.status {
-				t.Errorf("%s: got %v, want %v", test.body, got, test.status)
-			}
+			check.Equal(t, post(test.body), test.status, "%s", test.body)
 			for _, zone := range []string{"z", "beside"} {
-				if got := servertest.Counted(t, telemetry.WithoutStore, zone)["without_store_total"]; got != test.total {
-					t.Errorf("%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
-				}
+				got := servertest.Counted(t, telemetry.WithoutStore, zone)["without_store_total"]
+				check.That(t, got == test.total, "%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
 			}
 		}
 	})
@@ -168,14 +154,11 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 			theRemotes[down].Down.Store(true)
 			s.From(servertest.Someone).Statuses(5, "/")
 			want := gauges(t, s)
-			if open := want[breaker] == 1; open != (down == 0) {
-				t.Fatalf("store %d is down: got %v", down, want)
-			}
+			open := want[breaker] == 1
+			check.Assume(t, open == (down == 0), "store %d is down: got %v", down, want)
 			for _, store := range []int{0, 1} {
 				next := servertest.Run(t, fmt.Sprintf(config, store, "limit 9 1/s\ndelay"))
-				if err := next.Module().Start(); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, next.Module().Start())
 				time.Sleep(time.Second)
 				if got := gauges(t, s); got[breaker] != want[breaker] {
 					t.Errorf("store %d is down, while %d is tried: got %v, want %v", down, store, got, want)
@@ -245,14 +228,8 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 	s.From(servertest.Someone).Answers("/", http.StatusOK)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(engine.Collectors...)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := check.Must(registry.Gather())(t)
+	problems := check.Must(promlint.NewWithMetricFamilies(families).Lint())(t)
 	for _, problem := range problems {
 		t.Errorf("%s: %s", problem.Metric, problem.Text)
 	}

@@ -11,15 +11,13 @@ import (
 	"testing/synctest"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // recipes returns the commands of the documentation that read, with jq, the access log.
 func recipes(t *testing.T) (commands []string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/logs-and-metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../../docs/logs-and-metrics.md"))(t)
 	for _, found := range regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1) {
 		if strings.HasPrefix(found[1], "jq ") || strings.HasPrefix(found[1], "   jq ") {
 			commands = append(commands, found[1])
@@ -61,20 +59,14 @@ func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
 		s.From("192.0.2.9:1").Get("/heavy") // networks is the fuller zone, and decides
 		client.Get("/free")
 		for _, line := range s.Logs.Lines(t, "handled request") {
-			if err := json.NewEncoder(&log).Encode(line); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, json.NewEncoder(&log).Encode(line))
 		}
 	})
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "access.log"), []byte(log.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(folder, "access.log"), []byte(log.String()), 0o600))
 	commands := recipes(t)
 	want := []string{"3 pages 203.0.113.1 http://example.com/page\n"} // refused in shadow
-	if len(commands) != len(want) {
-		t.Fatalf("got %d recipes, want %d", len(commands), len(want))
-	}
+	check.Need(t, len(commands), len(want), "recipes")
 	for i, command := range commands {
 		cmd := exec.Command("sh", "-c", command)
 		cmd.Dir = folder

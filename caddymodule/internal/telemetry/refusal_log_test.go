@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A told is a line that a zone has logged.
@@ -74,9 +75,7 @@ func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 			{10 * time.Minute, begins, 0, 0},
 			{11 * time.Minute, goesOn, 1, 1},
 		}
-		if got := lines(); !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		check.Slices(t, lines(), want)
 	})
 }
 
@@ -101,13 +100,9 @@ func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 	var requests int64
 	for _, line := range lines() {
 		requests += line.requests
-		if line.keys > names+5 {
-			t.Errorf("got %d distinct keys in a summary, want about %d", line.keys, names)
-		}
+		check.That(t, line.keys <= names+5, "got %d distinct keys in a summary, want about %d", line.keys, names)
 	}
-	if requests != callers*each {
-		t.Errorf("got %d requests in all summaries, want %d", requests, callers*each)
-	}
+	check.Equal(t, requests, callers*each, "requests in all summaries")
 }
 
 func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
@@ -130,9 +125,7 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 			{20 * time.Second, begins, 0, 0},
 			{80 * time.Second, goesOn, 1, 1},
 		}
-		if got := lines(); !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		check.Slices(t, lines(), want)
 	})
 }
 
@@ -145,15 +138,9 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 		<-time.After(10 * time.Second)
 		FlushLogs([]*RefusalLog{l}, l.Lines)
 		lines := logs.All()
-		if len(lines) != 3 {
-			t.Fatalf("got %d lines, want 3", len(lines))
-		}
-		if got := lines[1].ContextMap()["for_seconds"]; got != 90.0 {
-			t.Errorf("got a block for_seconds %v, want 90", got)
-		}
-		if got := lines[2].ContextMap()["within_seconds"]; got != 10.0 {
-			t.Errorf("got a summary within_seconds %v, want 10", got)
-		}
+		check.Need(t, len(lines), 3, "lines")
+		check.Equal(t, lines[1].ContextMap()["for_seconds"], 90.0, "for_seconds of a block")
+		check.Equal(t, lines[2].ContextMap()["within_seconds"], 10.0, "within_seconds of a summary")
 	})
 }
 
@@ -170,14 +157,11 @@ func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 		}
 		start := time.Now()
 		FlushLogs(logs, lines)
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("got %v, want 1s", took)
-		}
+		check.Equal(t, time.Since(start), time.Second)
 		close(let)
 		FlushLogs(logs, lines)
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("got %v with logs that work, want no wait", took-time.Second)
-		}
+		took := time.Since(start)
+		check.That(t, took == time.Second, "got %v with logs that work, want no wait", took-time.Second)
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // series returns the labels of all series of a zone, whether they have counted
@@ -26,10 +27,7 @@ func series(t testing.TB, collector prometheus.Collector, zone string) (all []st
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := check.Must(registry.Gather())(t)
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			labels := make(map[string]string)
@@ -55,9 +53,7 @@ func TestSeriesExistFromTheBeginning(t *testing.T) {
 				want = append(want, "refused "+why.String(), "shadow_refused "+why.String())
 			}
 			slices.Sort(want)
-			if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
-				t.Errorf("%q: got %q, want %q", options, got, want)
-			}
+			check.Slices(t, series(t, telemetry.Requests, "waits"), want, "%q", options)
 		})
 	}
 }
@@ -119,9 +115,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 					seen[what] += n
 					sum += n
 				}
-				if sum > all {
-					t.Errorf("seed %d: got zone %s to count %v of %d requests", seed, zone, sum, all)
-				}
+				check.That(t, sum <= all, "seed %d: got zone %s to count %v of %d requests", seed, zone, sum, all)
 			}
 			servertest.WantEmpty(t, "one", "two", "three")
 		})
@@ -133,9 +127,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 			}
 		}
 	}
-	if seen["delayed"] == 0 || seen["shadow_delayed"] == 0 {
-		t.Errorf("got %v, want some delayed", seen)
-	}
+	check.That(t, seen["delayed"] != 0 && seen["shadow_delayed"] != 0, "got %v, want some delayed", seen)
 }
 
 func randomZone(random *rand.Rand, name string) string {
@@ -195,9 +187,7 @@ func TestWaitingRequestsAreInTheMetrics(t *testing.T) {
 		s := servertest.NewWaitZone(t, servertest.LikeNginx, time.Second)
 		s.Visits(4, servertest.Office, "/")
 		s.Visits(1, servertest.Visitor, "/")
-		if got := servertest.Counted(t, engine.Waiting, "waits")["waiting"]; got != 3 {
-			t.Errorf("got %v waiting, want 3", got)
-		}
+		check.Equal(t, servertest.Counted(t, engine.Waiting, "waits")["waiting"], 3, "waiting")
 		servertest.Sleep(time.Minute)
 		if got := servertest.Counted(t, engine.Waiting, "waits"); len(got) != 0 {
 			t.Errorf("got %v when all have gone, want none", got)

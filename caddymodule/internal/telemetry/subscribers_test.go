@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A listener is an event handler that records its events.
@@ -49,12 +50,8 @@ func startEvents(s *servertest.Site) {
 	s.Helper()
 	heard.events = nil
 	events, err := s.Ctx.App("events")
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := events.(*caddyevents.App).Start(); err != nil {
-		s.Fatal(err)
-	}
+	check.OK(s, err)
+	check.OK(s, events.(*caddyevents.App).Start())
 }
 
 func TestSubscribersHearOfAnOutageAndOfItsEnd(t *testing.T) {
@@ -70,13 +67,11 @@ func TestSubscribersHearOfAnOutageAndOfItsEnd(t *testing.T) {
 		var names []string
 		for _, event := range heard.events {
 			names = append(names, event.Name())
-			if got := event.Data["store"]; got != "test_shared" {
-				t.Errorf("%s: got store %v, want test_shared", event.Name(), got)
-			}
+			got := event.Data["store"]
+			check.That(t, got == "test_shared", "%s: got store %v, want test_shared", event.Name(), got)
 		}
-		if want := []string{"throttle_store_down", "throttle_store_up"}; !slices.Equal(names, want) {
-			t.Fatalf("got events %v, want %v", names, want)
-		}
+		want := []string{"throttle_store_down", "throttle_store_up"}
+		check.Assume(t, slices.Equal(names, want), "got events %v, want %v", names, want)
 		if got := heard.events[0].Data["error"]; got != "connection refused" {
 			t.Errorf("down: got error %v, want connection refused", got)
 		}
@@ -117,9 +112,7 @@ func wantHeard(t *testing.T, want ...string) {
 	for _, e := range heard.events {
 		got = append(got, fmt.Sprint(e.Name(), " ", e.Data))
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got the events\n%q, want\n%q", got, want)
-	}
+	check.That(t, slices.Equal(got, want), "got the events\n%q, want\n%q", got, want)
 	heard.events = nil
 }
 

@@ -5,10 +5,10 @@
 package coalesce
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
 )
 
@@ -45,15 +45,16 @@ type Lanes[K comparable, C any] struct {
 
 // A lane is kept only while it has calls.
 type lane[C any] struct {
-	waiting  []*call[C] // in the order of arrival; some may have left
-	weight   int        // of those
-	inFlight int        // batches
+	waiting  list.List // of *call[C], in the order of arrival
+	weight   int       // of those
+	inFlight int       // batches
 }
 
 type call[C any] struct {
 	content C
 	weight  int
 	ctx     context.Context
+	place   *list.Element // in its lane; nil once it is sent or dropped
 	done    chan struct{}
 	err     error // once done is closed
 }
@@ -78,37 +79,39 @@ func (l *Lanes[K, C]) Do(ctx context.Context, key K, content C, weight int) erro
 		return err
 	}
 	c := &call[C]{content: content, weight: weight, ctx: ctx, done: make(chan struct{})}
-	if !l.join(key, c) {
+	ln := l.join(key, c)
+	if ln == nil {
 		return ErrClosed
 	}
 	select {
 	case <-c.done:
 		return c.err
 	case <-ctx.Done():
+		l.drop(ln, c)
 		return ctx.Err()
 	}
 }
 
 // join lets a call wait in its lane, and begins to send if it is time to. It
-// returns false if the lanes are closed.
-func (l *Lanes[K, C]) join(key K, c *call[C]) bool {
+// returns nil if the lanes are closed.
+func (l *Lanes[K, C]) join(key K, c *call[C]) *lane[C] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return false
+		return nil
 	}
 	ln := l.lanes[key]
 	if ln == nil {
 		ln = new(lane[C])
 		l.lanes[key] = ln
 	}
-	ln.waiting = append(ln.waiting, c)
+	c.place = ln.waiting.PushBack(c)
 	ln.weight += c.weight
 	if l.leaves(ln) {
 		ln.inFlight++
 		l.flights.Go(func() { l.fly(key, ln) })
 	}
-	return true
+	return ln
 }
 
 // leaves reports whether another batch leaves a lane now.
@@ -122,6 +125,22 @@ func (l *Lanes[K, C]) leaves(ln *lane[C]) bool {
 		return ln.weight >= l.options.SecondWeight
 	}
 	return ln.weight >= l.options.MaxWeight
+}
+
+// drop takes back a call that was not sent.
+func (l *Lanes[K, C]) drop(ln *lane[C], c *call[C]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.place != nil {
+		ln.remove(c)
+	}
+}
+
+// remove removes a call that waits.
+func (ln *lane[C]) remove(c *call[C]) {
+	ln.waiting.Remove(c.place)
+	c.place = nil
+	ln.weight -= c.weight
 }
 
 // fly sends batches until no call waits.
@@ -155,18 +174,17 @@ func (l *Lanes[K, C]) fly(key K, ln *lane[C]) {
 func (l *Lanes[K, C]) next(key K, ln *lane[C], calls []*call[C]) []*call[C] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	weight, taken := 0, 0
-	for _, c := range ln.waiting {
+	weight := 0
+	for first := ln.waiting.Front(); first != nil; first = ln.waiting.Front() {
+		c := first.Value.(*call[C])
 		if c.ctx.Err() == nil {
 			if weight += c.weight; weight > l.options.MaxWeight && len(calls) > 0 {
-				break
+				return calls
 			}
 			calls = append(calls, c)
 		}
-		taken++
-		ln.weight -= c.weight
+		ln.remove(c)
 	}
-	ln.waiting = slices.Delete(ln.waiting, 0, taken)
 	if len(calls) == 0 {
 		if ln.inFlight--; ln.inFlight == 0 {
 			delete(l.lanes, key)
@@ -196,11 +214,12 @@ func (l *Lanes[K, C]) Close() {
 	l.mu.Lock()
 	l.closed = true
 	for _, ln := range l.lanes {
-		for _, c := range ln.waiting {
+		for first := ln.waiting.Front(); first != nil; first = ln.waiting.Front() {
+			c := first.Value.(*call[C])
+			ln.remove(c)
 			c.err = ErrClosed
 			close(c.done)
 		}
-		ln.waiting, ln.weight = nil, 0
 	}
 	l.mu.Unlock()
 	l.flights.Wait()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A server takes a second for each batch and remembers what it was sent.
@@ -64,15 +66,10 @@ func TestCallsShareBatches(t *testing.T) {
 				}
 				wg.Wait()
 				l.Close()
-				if !slices.EqualFunc(s.batches, test.want, slices.Equal) {
-					t.Errorf("batches: got %v, want %v", s.batches, test.want)
-				}
-				if most := max(1, test.options.MaxInFlight); s.most > most {
-					t.Errorf("batches in flight: got %d, want at most %d", s.most, most)
-				}
-				if len(l.lanes) != 0 {
-					t.Errorf("lanes kept after the last call: got %d, want none", len(l.lanes))
-				}
+				check.That(t, slices.EqualFunc(s.batches, test.want, slices.Equal), "batches: got %v, want %v", s.batches, test.want)
+				most := max(1, test.options.MaxInFlight)
+				check.That(t, s.most <= most, "batches in flight: got %d, want at most %d", s.most, most)
+				check.Equal(t, len(l.lanes), 0, "lanes kept after the last call")
 			})
 		})
 	}
@@ -87,9 +84,7 @@ func TestACallHeavierThanABatchIsSentAlone(t *testing.T) {
 		do(t.Context(), &wg, l, 50, 2)
 		do(t.Context(), &wg, l, 1, 3)
 		wg.Wait()
-		if got, want := fmt.Sprint(s.batches), "[[0] [1] [2] [3]]"; got != want {
-			t.Errorf("batches: got %s, want %s", got, want)
-		}
+		check.Equal(t, fmt.Sprint(s.batches), "[[0] [1] [2] [3]]", "batches")
 	})
 }
 
@@ -103,9 +98,8 @@ func TestKeysDoNotShareALane(t *testing.T) {
 		}
 		began := time.Now()
 		wg.Wait()
-		if took := time.Since(began); took != time.Second || s.most != 5 {
-			t.Errorf("calls of five keys: got %v with %d in flight at once, want 1s and 5", took, s.most)
-		}
+		took := time.Since(began)
+		check.That(t, took == time.Second && s.most == 5, "calls of five keys: got %v with %d in flight at once, want 1s and 5", took, s.most)
 	})
 }
 
@@ -120,21 +114,19 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		began := time.Now()
 		for i := range 100 {
 			wg.Go(func() {
-				if err := l.Do(ctx, "lane", 1+i, 1); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("call %d: got %v, want its deadline exceeded", i, err)
-				}
-				if took := time.Since(began); took != 50*time.Millisecond {
-					t.Errorf("call %d: got its error after %v, want 50ms", i, took)
-				}
+				check.Is(t, l.Do(ctx, "lane", 1+i, 1), context.DeadlineExceeded, "call %d, want its deadline exceeded", i)
+				check.Equal(t, time.Since(began), 50*time.Millisecond, "call %d: the time until its error", i)
 			})
 		}
 		synctest.Wait()
 		<-time.After(100 * time.Millisecond)
+		l.mu.Lock()
+		waiting := l.lanes["lane"].waiting.Len()
+		l.mu.Unlock()
+		check.That(t, waiting <= 1, "calls kept after all have left: got %d, want at most one", waiting)
 		do(t.Context(), &wg, l, 1, 1000)
 		wg.Wait()
-		if got, want := fmt.Sprint(s.batches), "[[0] [1000]]"; got != want {
-			t.Errorf("batches: got %s, want %s", got, want)
-		}
+		check.Equal(t, fmt.Sprint(s.batches), "[[0] [1000]]", "batches")
 	})
 }
 
@@ -146,9 +138,8 @@ func TestACallInFlightIsWaitedForOnlyUntilItsContextEnds(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := l.Do(ctx, "lane", 0, 1)
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 50*time.Millisecond {
-			t.Errorf("call: got %v after %v, want its deadline exceeded after 50ms", err, took)
-		}
+		took := time.Since(began)
+		check.That(t, errors.Is(err, context.DeadlineExceeded) && took == 50*time.Millisecond, "call: got %v after %v, want its deadline exceeded after 50ms", err, took)
 		l.Close()
 	})
 }
@@ -157,9 +148,7 @@ func TestACallWhoseContextHasEndedIsNotSent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l := New(Options{MaxWeight: 10}, func(string, []int, func()) { t.Error("got it sent") })
-	if err := l.Do(ctx, "lane", 0, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want it cancelled", err)
-	}
+	check.Is(t, l.Do(ctx, "lane", 0, 1), context.Canceled, "want it cancelled")
 }
 
 // PostgreSQL's locks, for one, need to be released only after the answer.
@@ -172,12 +161,8 @@ func TestCallersMayBeAnsweredBeforeTheBatchIsOver(t *testing.T) {
 		})
 		began := time.Now()
 		for i, want := range []time.Duration{0, time.Second} {
-			if err := l.Do(t.Context(), "lane", i, 1); err != nil {
-				t.Error(err)
-			}
-			if took := time.Since(began); took != want {
-				t.Errorf("call %d: got it answered after %v, want %v", i, took, want)
-			}
+			check.NoError(t, l.Do(t.Context(), "lane", i, 1))
+			check.Equal(t, time.Since(began), want, "call %d: the time until it is answered", i)
 		}
 		l.Close()
 	})
@@ -196,9 +181,7 @@ func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
 		l.Close()
 		errs[2] = l.Do(t.Context(), "lane", 2, 1)
 		wg.Wait()
-		if errs[0] != nil || errs[1] != ErrClosed || errs[2] != ErrClosed {
-			t.Errorf("in flight, waiting, later: got %v, want nil, closed, closed", errs)
-		}
+		check.That(t, errs[0] == nil && errs[1] == ErrClosed && errs[2] == ErrClosed, "in flight, waiting, later: got %v, want nil, closed, closed", errs)
 		l.Close()
 	})
 }
@@ -228,8 +211,7 @@ func TestCallsAreSentOnceEach(t *testing.T) {
 	wg.Wait()
 	l.Close()
 	for i := range sent {
-		if n := sent[i].Load(); n > 1 {
-			t.Errorf("call %d: got it sent %d times, want at most once", i, n)
-		}
+		n := sent[i].Load()
+		check.That(t, n <= 1, "call %d: got it sent %d times, want at most once", i, n)
 	}
 }

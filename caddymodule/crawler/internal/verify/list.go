@@ -41,7 +41,7 @@ func parse(data []byte) ([]netip.Prefix, error) {
 	for i, text := range texts {
 		network, err := readNetwork(text)
 		if err == nil {
-			err = check(network)
+			err = checkNetwork(network)
 		}
 		if err != nil {
 			return nil, err
@@ -103,8 +103,8 @@ var reserved = func() (networks []netip.Prefix) {
 	return networks
 }()
 
-// check refuses networks that are too wide, private or reserved.
-func check(network netip.Prefix) error {
+// checkNetwork refuses networks that are too wide, private or reserved.
+func checkNetwork(network netip.Prefix) error {
 	widest := widestIPv6
 	if network.Addr().Is4() {
 		widest = widestIPv4

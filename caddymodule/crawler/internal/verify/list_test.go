@@ -7,6 +7,8 @@ import (
 	"path"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestAListIsReadInEachShapeThatOperatorsPublish(t *testing.T) {
@@ -20,9 +22,8 @@ func TestAListIsReadInEachShapeThatOperatorsPublish(t *testing.T) {
 		{"the widest", "64.0.0.0/12\n2a00:1450::/28", "[64.0.0.0/12 2a00:1450::/28]"},
 	} {
 		networks, err := parse([]byte(test.list))
-		if got := fmt.Sprint(networks); err != nil || got != test.want {
-			t.Errorf("%s: got %v and %v, want %v", test.name, got, err, test.want)
-		}
+		got := fmt.Sprint(networks)
+		check.That(t, err == nil && got == test.want, "%s: got %v and %v, want %v", test.name, got, err, test.want)
 	}
 }
 
@@ -48,15 +49,12 @@ func TestTheListOfEachKnownCrawlerIsRead(t *testing.T) {
 		for _, source := range c.Lists {
 			sample := samples[path.Base(source)]
 			networks, err := parse([]byte(sample))
-			if want := strings.Count(sample, "Prefix\""); err != nil || want == 0 || len(networks) != want {
-				t.Errorf("%s: got %v and %v from %q, want %d networks", c.Name, networks, err, source, want)
-			}
+			want := strings.Count(sample, "Prefix\"")
+			check.That(t, err == nil && want != 0 && len(networks) == want, "%s: got %v and %v from %q, want %d networks", c.Name, networks, err, source, want)
 			read++
 		}
 	}
-	if read != len(samples) {
-		t.Errorf("got %d lists, want the %d of the samples", read, len(samples))
-	}
+	check.That(t, read == len(samples), "got %d lists, want the %d of the samples", read, len(samples))
 }
 
 func TestAListThatCannotBeAnOperatorsIsRefused(t *testing.T) {
@@ -89,9 +87,8 @@ func TestAListThatCannotBeAnOperatorsIsRefused(t *testing.T) {
 		{"a name", "crawl.example.com", "no network"},
 		{"too large", strings.Repeat("#", maxList+1), "larger than 1 MiB"},
 	} {
-		if networks, err := parse([]byte(test.list)); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v and %v, want an error with %q", test.name, networks, err, test.want)
-		}
+		networks, err := parse([]byte(test.list))
+		check.That(t, err != nil && strings.Contains(err.Error(), test.want), "%s: got %v and %v, want an error with %q", test.name, networks, err, test.want)
 	}
 	if _, err := parse([]byte("66.249.64.0/27\n" + strings.Repeat("#", maxList-15))); err != nil {
 		t.Errorf("of exactly 1 MiB: got %v, want it used", err)
@@ -127,9 +124,8 @@ func TestATableContainsWhatItsNetworksContain(t *testing.T) {
 			for _, network := range all {
 				want = want || network.Contains(addr)
 			}
-			if got := table.contains(addr); got != want {
-				t.Fatalf("%v in %v: got %v, want %v", addr, all, got, want)
-			}
+			got := table.contains(addr)
+			check.Assume(t, got == want, "%v in %v: got %v, want %v", addr, all, got, want)
 		}
 	}
 }
@@ -146,14 +142,10 @@ func FuzzAListNeverHoldsWhatItMust(f *testing.F) {
 		}
 		table := newTable(networks)
 		for _, addr := range outside {
-			if table.contains(addr) {
-				t.Errorf("%v is in %v", addr, networks)
-			}
+			check.That(t, !table.contains(addr), "%v is in %v", addr, networks)
 		}
 		for _, network := range networks {
-			if !table.contains(network.Addr()) || !table.contains(last(network)) {
-				t.Errorf("%v is not in its table", network)
-			}
+			check.That(t, table.contains(network.Addr()) && table.contains(last(network)), "%v is not in its table", network)
 		}
 	})
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // An operator answers instead of the network.
@@ -67,9 +69,7 @@ func (w *watched) use() {
 
 func (w *watched) knows(t *testing.T, addr string, want bool) {
 	t.Helper()
-	if got := w.Verified(netip.MustParseAddr(addr), ""); got != want {
-		t.Errorf("%s: got %v, want %v", addr, got, want)
-	}
+	check.Equal(t, w.Verified(netip.MustParseAddr(addr), ""), want, "%s", addr)
 }
 
 func (w *watched) warned(t *testing.T, want string) {
@@ -98,9 +98,8 @@ func TestListsAreFetchedOnceADayAndTheLastGoodOneIsKept(t *testing.T) {
 		time.Sleep(24*time.Hour + 1)
 		w.knows(t, "192.0.2.17", true)
 		w.knows(t, "192.0.2.1", false)
-		if got := o.asked.Load(); got < 2 || got > 3 {
-			t.Errorf("the list was fetched %d times in a day and a half, want twice or three times", got)
-		}
+		got := o.asked.Load()
+		check.That(t, got >= 2 && got <= 3, "the list was fetched %d times in a day and a half, want twice or three times", got)
 
 		for _, bad := range []struct{ list, warning string }{
 			{`{"prefixes":[{"ipv4Prefix":"192.0.2.0/28"},{"ipv4P`, "reading its JSON"},
@@ -135,9 +134,8 @@ func TestAListOutOfReachIsAskedForAgain(t *testing.T) {
 		o.asked.Store(0)
 		time.Sleep(5 * 24 * time.Hour)
 		w.knows(t, "192.0.2.1", true)
-		if got := o.asked.Load(); got < 8 || got > 60 {
-			t.Errorf("a list out of reach was asked for %d times in five days, want about one in six hours", got)
-		}
+		got := o.asked.Load()
+		check.That(t, got >= 8 && got <= 60, "a list out of reach was asked for %d times in five days, want about one in six hours", got)
 		w.release()
 		synctest.Wait()
 	})
@@ -153,9 +151,7 @@ func TestAReloadForgetsNoList(t *testing.T) {
 		w.use()
 		last()
 		w.knows(t, "192.0.2.1", true)
-		if got := o.asked.Load(); got != 1 {
-			t.Errorf("the list was fetched %d times, want once", got)
-		}
+		check.Equal(t, o.asked.Load(), 1, "fetches of the list")
 		w.release()
 		w.release() // a second time
 		synctest.Wait()
@@ -243,9 +239,8 @@ func TestNoRedirectLeadsToAnotherHost(t *testing.T) {
 	defer operator.Close()
 	l := &Lists{Transport: operator.Client().Transport} // which knows the certificate of both
 	for _, path := range []string{"/list", "/moved"} {
-		if _, err := (&list{source: operator.URL + path, transport: l.Transport}).fetch(t.Context()); err != nil {
-			t.Errorf("%s: got %v, want it fetched", path, err)
-		}
+		_, err := (&list{source: operator.URL + path, transport: l.Transport}).fetch(t.Context())
+		check.That(t, err == nil, "%s: got %v, want it fetched", path, err)
 	}
 	_, err := (&list{source: operator.URL + "/inside", transport: l.Transport}).fetch(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "it is redirected to another host: if that is the operator's, name the list "+inside.URL) || asked.Load() != 0 {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A names is a resolver with answers of its own.
@@ -129,13 +131,9 @@ func TestANameCountsOnlyIfItsAddressesConfirmIt(t *testing.T) {
 			n := &names{ptr: map[string][]string{"192.0.2.1": test.ptr}, addrs: test.addrs}
 			s, _ := lookUps(n, "googlebot", "google-special", "amazonbot")
 			addr := netip.MustParseAddr("192.0.2.1")
-			if s.Verified(addr, test.agent) {
-				t.Errorf("%s: the first visit is verified", test.name)
-			}
+			check.That(t, !s.Verified(addr, test.agent), "%s: the first visit is verified", test.name)
 			synctest.Wait()
-			if got := s.Verified(addr, test.agent); got != test.want {
-				t.Errorf("%s: got %v, want %v", test.name, got, test.want)
-			}
+			check.Equal(t, s.Verified(addr, test.agent), test.want, "%s", test.name)
 		})
 	}
 }
@@ -151,13 +149,9 @@ func TestDNSIsAskedOnlyForUserAgentsThatClaimACrawler(t *testing.T) {
 		for _, agent := range []string{"", "Mozilla/5.0 Firefox/140.0", "Mozilla/5.0 (compatible; bingbot/2.0)", "GPTBot/1.2", strings.Repeat(" ", mostAgent) + google} {
 			ask(agent)
 		}
-		if n.count() != 0 {
-			t.Errorf("DNS was asked about %q, want none", n.asked)
-		}
+		check.That(t, n.count() == 0, "DNS was asked about %q, want none", n.asked)
 		ask(google)
-		if n.count() == 0 {
-			t.Error("DNS was not asked about a claim")
-		}
+		check.That(t, n.count() != 0, "DNS was not asked about a claim")
 	})
 }
 
@@ -175,12 +169,8 @@ func TestAnswersAreKeptAndAskedForAgain(t *testing.T) {
 			t.Helper()
 			time.Sleep(wait)
 			before := n.count()
-			if got := ask(addr); got != verified {
-				t.Errorf("%s: got %v, want %v", addr, got, verified)
-			}
-			if got := n.count() - before; got != asked {
-				t.Errorf("%s: DNS was asked %d times, want %d", addr, got, asked)
-			}
+			check.Equal(t, ask(addr), verified, "%s", addr)
+			check.Equal(t, n.count()-before, asked, "%s: questions to DNS", addr)
 		}
 		step(0, "192.0.2.1", false, 2)
 		step(0, "192.0.2.1", true, 0)
@@ -215,9 +205,7 @@ func TestFewLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 			s.Verified(netip.AddrFrom4([4]byte{192, 0, byte(i), 1}), google)
 		}
 		synctest.Wait()
-		if n.count() != lookupsAtOnce {
-			t.Errorf("got %d look-ups, want %d", n.count(), lookupsAtOnce)
-		}
+		check.Equal(t, n.count(), lookupsAtOnce, "look-ups")
 		time.Sleep(lookupTimeout + time.Millisecond) // each ends by its timeout
 		n.slow = 0
 		for i := range 100 {
@@ -225,18 +213,13 @@ func TestFewLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 			s.Verified(netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::1", i)), google)
 			synctest.Wait()
 		}
-		if got := n.count() - lookupsAtOnce; got != 2 {
-			t.Errorf("got %d look-ups for a /24 and a /48, want one each", got)
-		}
+		check.Equal(t, n.count()-lookupsAtOnce, 2, "look-ups for a /24 and a /48, want one each")
 		time.Sleep(networkEvery)
 		s.Verified(netip.MustParseAddr("198.51.100.77"), google)
 		synctest.Wait()
-		if got := n.count() - lookupsAtOnce; got != 3 {
-			t.Errorf("got %d look-ups a minute later, want one more", got-2)
-		}
-		if n.most > lookupsAtOnce {
-			t.Errorf("%d look-ups ran at once, want at most %d", n.most, lookupsAtOnce)
-		}
+		got := n.count() - lookupsAtOnce
+		check.That(t, got == 3, "got %d look-ups a minute later, want one more", got-2)
+		check.That(t, n.most <= lookupsAtOnce, "%d look-ups ran at once, want at most %d", n.most, lookupsAtOnce)
 	})
 }
 
@@ -259,9 +242,8 @@ func TestDeadNetworksStarveNoCrawler(t *testing.T) {
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
-		if asked := n.count(); !verified || asked > 256+2 {
-			t.Errorf("got the crawler verified: %v, and %d questions, want it verified, and one about each network", verified, asked)
-		}
+		asked := n.count()
+		check.That(t, verified && asked <= 256+2, "got the crawler verified: %v, and %d questions, want it verified, and one about each network", verified, asked)
 	})
 }
 
@@ -279,12 +261,9 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 			s.Verified(netip.AddrFrom4([4]byte{60, byte(i >> 8), byte(i), 1}), google)
 			synctest.Wait()
 		}
-		if !s.Verified(netip.MustParseAddr("192.0.2.1"), google) {
-			t.Error("a flood of false claims has made a crawler unknown")
-		}
-		if refuted, networks := len(l.refuted.ends), len(l.networks.ends); refuted > mostRefuted || networks > mostNetworks {
-			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
-		}
+		check.That(t, s.Verified(netip.MustParseAddr("192.0.2.1"), google), "a flood of false claims has made a crawler unknown")
+		refuted, networks := len(l.refuted.ends), len(l.networks.ends)
+		check.That(t, refuted <= mostRefuted && networks <= mostNetworks, "%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
 	})
 }
 
@@ -308,38 +287,25 @@ func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
 		{"::ffff:198.51.100.1", "", true},
 		{"64:ff9b::198.51.100.1", "", true},
 	} {
-		if got := s.Verified(netip.MustParseAddr(test.addr), test.agent); got != test.want {
-			t.Errorf("%s as %q: got %v, want %v", test.addr, test.agent, got, test.want)
-		}
+		check.Equal(t, s.Verified(netip.MustParseAddr(test.addr), test.agent), test.want, "%s as %q", test.addr, test.agent)
 	}
-	if s.Verified(netip.Addr{}, google) {
-		t.Error("no address is verified")
-	}
+	check.That(t, !s.Verified(netip.Addr{}, google), "no address is verified")
 }
 
 func TestEveryKnownCrawlerCanBeVerified(t *testing.T) {
 	for _, c := range Known {
-		if len(c.Lists)+len(c.Domains) == 0 || len(c.Agents) == 0 || c.Name != strings.ToLower(c.Name) {
-			t.Errorf("%+v lacks something", c)
-		}
+		check.That(t, len(c.Lists)+len(c.Domains) != 0 && len(c.Agents) != 0 && c.Name == strings.ToLower(c.Name), "%+v lacks something", c)
 		for _, list := range c.Lists {
-			if !strings.HasPrefix(list, "https://") {
-				t.Errorf("%s: %s is no https URL", c.Name, list)
-			}
+			check.That(t, strings.HasPrefix(list, "https://"), "%s: %s is no https URL", c.Name, list)
 		}
-		if slices.ContainsFunc(c.Agents, func(agent string) bool { return strings.Contains(agent, "-user") }) {
-			t.Errorf("%s is a fetcher that users trigger", c.Name)
-		}
+		check.That(t, !slices.ContainsFunc(c.Agents, func(agent string) bool { return strings.Contains(agent, "-user") }), "%s is a fetcher that users trigger", c.Name)
 	}
 }
 
 // nameServer runs a DNS server, and returns its address.
 func nameServer(t testing.TB, answer dns.HandlerFunc) string {
 	t.Helper()
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets := check.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	server := &dns.Server{PacketConn: packets, Handler: answer}
 	go server.ActivateAndServe()
 	t.Cleanup(func() { server.Shutdown() })

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // with returns the options of a call in a test, whose store must be empty when that ends.
@@ -37,9 +38,8 @@ func newStore(t *testing.T, b body.Bounds) *body.Store {
 	s := body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
 	s.SetBounds(b)
 	t.Cleanup(func() {
-		if memory, file := s.Held(); memory != 0 || file != 0 {
-			t.Errorf("got %d bytes of memory and %d of the file left behind, want none", memory, file)
-		}
+		memory, file := s.Held()
+		check.That(t, memory == 0 && file == 0, "got %d bytes of memory and %d of the file left behind, want none", memory, file)
 	})
 	return s
 }
@@ -89,9 +89,8 @@ func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
 			began := time.Now()
 			err := visit(t, httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
 				defer context.AfterFunc(r.Context(), func() {})() // as a proxy watches its client
-				if _, limited := r.Context().Deadline(); limited {
-					t.Errorf("%s: got the client's deadline, want none", name)
-				}
+				_, limited := r.Context().Deadline()
+				check.That(t, !limited, "%s: got the client's deadline, want none", name)
 				if test.header != nil {
 					time.Sleep(2 * time.Second)
 					for key, values := range test.header {
@@ -103,9 +102,7 @@ func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
 				got = time.Since(began)
 				return nil
 			})
-			if err != nil || got != test.want {
-				t.Errorf("%s: got it over after %v, %v, want %v", name, got, err, test.want)
-			}
+			check.That(t, err == nil && got == test.want, "%s: got it over after %v, %v, want %v", name, got, err, test.want)
 		})
 	}
 }
@@ -115,15 +112,11 @@ func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
 		exiting := make(chan struct{})
 		time.AfterFunc(time.Minute, func() { close(exiting) })
 		_ = visit(t, httptest.NewRecorder(), time.Second, exiting, func(_ http.ResponseWriter, r *http.Request) error {
-			if got := until(r); got != time.Minute {
-				t.Errorf("got it over after %v, want a minute", got)
-			}
+			check.Equal(t, until(r), time.Minute, "the time until it is over, want a minute")
 			return nil
 		})
 		_ = visit(t, httptest.NewRecorder(), 2*time.Minute, exiting, func(_ http.ResponseWriter, r *http.Request) error {
-			if got := until(r); got != 2*time.Minute {
-				t.Errorf("got it over after %v, want with its client: a process that ends waits for those", got)
-			}
+			check.Equal(t, until(r), 2*time.Minute, "the time until it is over, want with its client: a process that ends waits for those")
 			return nil
 		})
 	})
@@ -131,13 +124,9 @@ func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
 
 func TestAHandlersErrorAndPanicGetThrough(t *testing.T) {
 	broken := errors.New("broken")
-	if err := visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v, want the handler's error", err)
-	}
+	check.Is(t, visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { return broken }), broken, "want the handler's error")
 	defer func() {
-		if recover() != http.ErrAbortHandler {
-			t.Error("got no panic, want the handler's")
-		}
+		check.Equal[any](t, recover(), http.ErrAbortHandler, "no panic, want the handler's")
 	}()
 	_ = visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) })
 }
@@ -217,9 +206,8 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 		}); !cut {
 			t.Error("got a part of the answer as if it were all, want it aborted")
 		}
-		if took := time.Since(began); took != 20*time.Second || conn.took != 32<<10 {
-			t.Errorf("got %d bytes sent within %v, want one piece of 32 KiB within 20s", conn.took, took)
-		}
+		took := time.Since(began)
+		check.That(t, took == 20*time.Second && conn.took == 32<<10, "got %d bytes sent within %v, want one piece of 32 KiB within 20s", conn.took, took)
 	})
 }
 
@@ -228,9 +216,7 @@ func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
 		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
 		if err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			for range 10 {
-				if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * time.Second)); err != nil {
-					t.Error(err)
-				}
+				check.NoError(t, http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3*time.Second)))
 				if _, err := w.Write(make([]byte, 10<<10)); err != nil {
 					t.Error(err)
 				}
@@ -256,15 +242,13 @@ func TestCaddysTimeouts(t *testing.T) {
 		r = r.WithContext(caddyhttp.ContextWithIdleTimeouts(r.Context(), reader, writer))
 		cut, _ := aborted(func() error {
 			return Serve(writer, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-				if gotReader, gotWriter := caddyhttp.IdleTimeoutsFromContext(r.Context()); gotReader != reader || gotWriter != nil {
-					t.Errorf("got %v and %v, want the reader alone", gotReader, gotWriter)
-				}
+				gotReader, gotWriter := caddyhttp.IdleTimeoutsFromContext(r.Context())
+				check.That(t, gotReader == reader && gotWriter == nil, "got %v and %v, want the reader alone", gotReader, gotWriter)
 				return send(100<<10)(w, r)
 			}), with(t, Options{}))
 		})
-		if took := time.Since(began); !cut || took != time.Minute {
-			t.Errorf("got a client that reads nothing cut: %v, after %v, want after a minute", cut, took)
-		}
+		took := time.Since(began)
+		check.That(t, cut && took == time.Minute, "got a client that reads nothing cut: %v, after %v, want after a minute", cut, took)
 	})
 }
 
@@ -283,16 +267,12 @@ func TestAHandlersOwnDeadlineHoldsForAStream(t *testing.T) {
 					if test.asked > 0 {
 						at = time.Now().Add(test.asked)
 					}
-					if err := http.NewResponseController(w).SetWriteDeadline(at); err != nil {
-						t.Error(err)
-					}
+					check.NoError(t, http.NewResponseController(w).SetWriteDeadline(at))
 					_, err := w.Write([]byte("data: x\n\n"))
 					return err
 				}), with(t, Options{}))
 			})
-			if took := time.Since(began); took != test.want {
-				t.Errorf("%v: got the stream cut after %v, want %v", test.asked, took, test.want)
-			}
+			check.Equal(t, time.Since(began), test.want, "%v: the time until the stream is cut", test.asked)
 		})
 	}
 }
@@ -302,9 +282,8 @@ func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
 	cut, err := aborted(func() error {
 		return visit(t, conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
 			for range 3 {
-				if n, err := w.Write([]byte("hello")); n != 5 || err != nil {
-					t.Errorf("got %d, %v, want that it seems to be sent", n, err)
-				}
+				n, err := w.Write([]byte("hello"))
+				check.That(t, n == 5 && err == nil, "got %d, %v, want that it seems to be sent", n, err)
 			}
 			if err := http.NewResponseController(w).Flush(); err != nil {
 				t.Errorf("flushing: got %v, want nothing", err)
@@ -312,9 +291,7 @@ func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
 			return r.Context().Err()
 		})
 	})
-	if err != nil || !cut {
-		t.Errorf("got %v, aborted: %v, want the call to go on and the answer aborted", err, cut)
-	}
+	check.That(t, err == nil && cut, "got %v, aborted: %v, want the call to go on and the answer aborted", err, cut)
 }
 
 func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
@@ -329,9 +306,7 @@ func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
 				conn := &slowConn{ResponseWriter: httptest.NewRecorder(), deadline: began.Add(15 * time.Second)}
 				if err := visit(t, conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
 					_, _ = w.Write(make([]byte, 8<<10))
-					if got := until(r); got != test.ends {
-						t.Errorf("got it over after %v, want %v", got, test.ends)
-					}
+					check.Equal(t, until(r), test.ends, "the time until it is over")
 					return r.Context().Err()
 				}); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v, want it canceled", err)
@@ -384,15 +359,11 @@ func TestATunnel(t *testing.T) {
 				return Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 					return Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 						begin(w)
-						if !inner.Load() || !outer.Load() {
-							t.Errorf("%s: got the slots given back: %v and %v, want both", name, inner.Load(), outer.Load())
-						}
+						check.That(t, inner.Load() && outer.Load(), "%s: got the slots given back: %v and %v, want both", name, inner.Load(), outer.Load())
 						if conn.hijacked != (name == "hijacked") || name == "hijacked" && conn.took != 100<<10 {
 							t.Errorf("%s: got it hijacked: %v, after %d bytes", name, conn.hijacked, conn.took)
 						}
-						if got := until(r).Round(time.Second); got != time.Minute {
-							t.Errorf("%s: got it over after %v, want with its client", name, got)
-						}
+						check.Equal(t, until(r).Round(time.Second), time.Minute, "%s: the time until it is over, want with its client", name)
 						return nil
 					}), with(t, Options{Served: inner.served}))
 				}), with(t, Options{Served: outer.served}))

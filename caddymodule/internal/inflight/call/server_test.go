@@ -29,6 +29,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A site is Caddy's server with its reverse proxy in front of an upstream. It receives bodies, and
@@ -105,9 +106,7 @@ func (s *site) listenQUIC() {
 	certificates.StartTLS()
 	defer certificates.Close()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		s.Fatal(err)
-	}
+	check.OK(s, err)
 	server := &http3.Server{Handler: s.server, TLSConfig: http3.ConfigureTLSConfig(certificates.TLS)}
 	go server.Serve(conn)
 	s.Cleanup(func() {
@@ -203,15 +202,10 @@ func TestUploads(t *testing.T) {
 					r.Trailer = http.Header{"X-Sum": {"1"}}
 					length, sum = -1, "1"
 				}
-				response, err := s.do(protocol, r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				response := check.Must(s.do(protocol, r))(t)
 				got, _ := io.ReadAll(response.Body)
 				want := fmt.Sprintf("%d <nil> %d %x %s", len(data), length, sha256.Sum256([]byte(data)), sum)
-				if string(got) != want {
-					t.Errorf("%s %s, trailer %v: got %q at the upstream, want %q", protocol, path, trailer, got, want)
-				}
+				check.That(t, string(got) == want, "%s %s, trailer %v: got %q at the upstream, want %q", protocol, path, trailer, got, want)
 			}
 		}
 	}
@@ -240,9 +234,7 @@ func TestCaddysTimeoutsEndReceiving(t *testing.T) {
 		if err == nil && response.StatusCode != http.StatusRequestTimeout {
 			t.Errorf("%s: got %s, want 408", protocol, response.Status)
 		}
-		if err := <-s.received; !errors.Is(err, body.ErrTimeout) {
-			t.Errorf("%s: got %v, want the timeout", protocol, err)
-		}
+		check.Is(t, <-s.received, body.ErrTimeout, "%s, want the timeout", protocol)
 	}
 }
 
@@ -262,10 +254,7 @@ func TestDownloads(t *testing.T) {
 			})
 			for _, protocol := range protocols {
 				r, _ := http.NewRequest(http.MethodGet, "http://example.com/", nil)
-				response, err := s.do(protocol, r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				response := check.Must(s.do(protocol, r))(t)
 				if err := <-s.served; err != nil {
 					t.Errorf("%s: got %v, want the slot free without an error", protocol, err)
 				}
@@ -330,9 +319,8 @@ func TestResponses(t *testing.T) {
 							continue // Caddy itself has a race there: its reverse proxy closes the body while HTTP/2 reads it
 						}
 						want := s.visit(protocol, method, "/without"+path+name, ranges)
-						if got := s.visit(protocol, method, path+name, ranges); !got.equal(want) {
-							t.Errorf("%s %s %s%s %s:\ngot  %+v\nwant %+v", protocol, method, path, name, ranges, got, want)
-						}
+						got := s.visit(protocol, method, path+name, ranges)
+						check.That(t, got.equal(want), "%s %s %s%s %s:\ngot  %+v\nwant %+v", protocol, method, path, name, ranges, got, want)
 					}
 				}
 			}
@@ -402,16 +390,12 @@ func TestAWebSocket(t *testing.T) {
 		_ = both.Flush()
 	})
 	conn, err := net.Dial("tcp", s.plain.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	got, err := http.ReadResponse(reader, nil)
-	if err != nil || got.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("got %v, %v, want 101", got, err)
-	}
+	check.Assume(t, err == nil && got.StatusCode == http.StatusSwitchingProtocols, "got %v, %v, want 101", got, err)
 	if err := <-s.served; err != nil {
 		t.Errorf("got %v, want the slot free", err)
 	}
@@ -445,14 +429,11 @@ func TestAClientThatLeaves(t *testing.T) {
 		for _, path := range []string{"/stream", "/page"} {
 			ctx, leave := context.WithCancel(t.Context())
 			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com"+path, nil)
-			if _, err := s.do(protocol, r); err != nil {
-				t.Fatal(err)
-			}
+			check.Must(s.do(protocol, r))(t)
 			leave()
 			left <- true
-			if got := <-ends; (got.err != nil) != (path == "/stream") {
-				t.Errorf("%s %s: got the upstream's request ended with %v", protocol, path, got.err)
-			}
+			got := <-ends
+			check.That(t, (got.err != nil) == (path == "/stream"), "%s %s: got the upstream's request ended with %v", protocol, path, got.err)
 			<-s.served
 		}
 	}

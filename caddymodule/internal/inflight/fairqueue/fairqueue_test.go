@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // String returns a name of the outcome.
@@ -25,9 +27,8 @@ func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Requ
 	t.Helper()
 	r := &Request{Claim: &Claim{Rank: rank}}
 	copy(r.Keys[:], keys)
-	if got := q.Arrive(r); got.Outcome != want {
-		t.Fatalf("%v with keys %q: got %+v, want %v", rank, keys, got, want)
-	}
+	got := q.Arrive(r)
+	check.Assume(t, got.Outcome == want, "%v with keys %q: got %+v, want %v", rank, keys, got, want)
 	return r
 }
 
@@ -35,9 +36,7 @@ func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Requ
 func wantNext(t *testing.T, q *Queue, want ...*Request) {
 	t.Helper()
 	for i, w := range want {
-		if got := q.Next(); got != w {
-			t.Fatalf("slot %d: got %+v, want %+v", i, got, w)
-		}
+		check.Need(t, q.Next(), w, "slot %d", i)
 	}
 }
 
@@ -84,9 +83,8 @@ func slotSeconds() (long, short time.Duration) {
 
 func TestKeysGetEqualTimeHoweverLongTheirRequestsTake(t *testing.T) {
 	long, short := slotSeconds()
-	if ratio := float64(long) / float64(short); ratio < .9 || ratio > 1.1 {
-		t.Errorf("got %v and %v of slot time, want the same", long, short)
-	}
+	ratio := float64(long) / float64(short)
+	check.That(t, ratio >= .9 && ratio <= 1.1, "got %v and %v of slot time, want the same", long, short)
 }
 
 // requestsOfANewKey returns how many requests of a new key are served before the
@@ -113,9 +111,8 @@ func requestsOfANewKey(t *testing.T) (n int) {
 }
 
 func TestANewKeyDoesNotCatchUpWithAnOldOne(t *testing.T) {
-	if got := requestsOfANewKey(t); got > 2 {
-		t.Errorf("got %d requests of a new key before an old one's turn, want 2 at most", got)
-	}
+	got := requestsOfANewKey(t)
+	check.That(t, got <= 2, "got %d requests of a new key before an old one's turn, want 2 at most", got)
 }
 
 func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
@@ -153,9 +150,8 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 			t.Helper()
 			n++
 			r := &Request{Claim: &Claim{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}}
-			if got := q.Arrive(r); got.Outcome != want {
-				t.Fatalf("got %+v, want %v", got, want)
-			}
+			got := q.Arrive(r)
+			check.Assume(t, got.Outcome == want, "got %+v, want %v", got, want)
 			return r
 		}
 		var running, waiting []*Request
@@ -166,9 +162,7 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 			waiting = append(waiting, member(Waiting, office))
 		}
 		first := q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{"robot"}}})
-		if first.Outcome != Waiting {
-			t.Fatalf("got %+v, want a newcomer to wait", first)
-		}
+		check.Assume(t, first.Outcome == Waiting, "got %+v, want a newcomer to wait", first)
 		// Those who are no members change nothing of that.
 		q.Release(running[0], 0)
 		wantNext(t, q, waiting[0], nil)
@@ -205,9 +199,7 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 				served++
 			}
 		}
-		if served < 98 || served > 105 {
-			t.Errorf("in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
-		}
+		check.That(t, served >= 98 && served <= 105, "in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
 	}
 }
 
@@ -219,9 +211,7 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 	for i := range 10 { // 10 x 1 s / 2
 		r := &Request{Claim: &Claim{Rank: Returned, Keys: [2]string{strconv.Itoa(i)}}}
 		want := Decision{Outcome: Waiting, Ahead: i, Predicted: time.Duration(i+1) * time.Second / 2}
-		if got := q.Arrive(r); got != want {
-			t.Errorf("request %d: got %+v, want %+v", i, got, want)
-		}
+		check.Equal(t, q.Arrive(r), want, "request %d", i)
 	}
 	come(t, q, TooLong, Returned, "one more")
 	come(t, q, TooLong, First, "newcomer")
@@ -238,12 +228,9 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	come(t, q, Full, First, "e")
 	come(t, q, Full, Returned, "b")
 	member := &Request{Claim: &Claim{Rank: Member, Keys: [2]string{"f"}}}
-	if got := q.Arrive(member); got.Outcome != Waiting || got.Displaced != last {
-		t.Errorf("got %+v, want a place for that of %+v", got, last)
-	}
-	if q.Leave(last) {
-		t.Error("got a place to leave after a displacement, want none")
-	}
+	got := q.Arrive(member)
+	check.That(t, got.Outcome == Waiting && got.Displaced == last, "got %+v, want a place for that of %+v", got, last)
+	check.That(t, !q.Leave(last), "got a place to leave after a displacement, want none")
 	if len(q.rows[First]) != 0 || len(q.rows[Returned]) != 2 || len(q.rows[Member]) != 1 {
 		t.Errorf("got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
 	}
@@ -251,22 +238,14 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
-	if got := q.Mean.Duration(); got != time.Second {
-		t.Errorf("got %v, want 1s", got)
-	}
+	check.Equal(t, q.Mean.Duration(), time.Second)
 	r := come(t, q, Served, First, "a")
 	q.Release(r, 500*time.Millisecond)
-	if got := q.Mean.Duration(); got != 990*time.Millisecond {
-		t.Errorf("got %v, want 990ms", got)
-	}
-	if q.Release(r, time.Second) || q.Leave(r) || q.Release(r, 0) {
-		t.Error("got a slot to give back twice, want one")
-	}
+	check.Equal(t, q.Mean.Duration(), 990*time.Millisecond)
+	check.That(t, !q.Release(r, time.Second) && !q.Leave(r) && !q.Release(r, 0), "got a slot to give back twice, want one")
 	r = come(t, q, Served, First, "a")
 	q.Release(r, time.Hour) // counts ten means
-	if got := q.Mean.Duration().Round(time.Microsecond); got != 1168200*time.Microsecond {
-		t.Errorf("got %v after an hour, want 1.1682s", got)
-	}
+	check.Equal(t, q.Mean.Duration().Round(time.Microsecond), 1168200*time.Microsecond, "after an hour, want 1.1682s")
 	before := q.Mean.Duration()
 	r = come(t, q, Served, First, "a")
 	if !q.Release(r, 0) || q.Mean.Duration() != before || q.Keys() != 0 {
@@ -282,7 +261,6 @@ func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {
 	for range 400 {
 		m.add(microsOf(time.Second))
 	}
-	if got := m.Duration(); got < 900*time.Millisecond {
-		t.Errorf("got %v after 400 requests of a second, want nearly that", got)
-	}
+	got := m.Duration()
+	check.That(t, got >= 900*time.Millisecond, "got %v after 400 requests of a second, want nearly that", got)
 }

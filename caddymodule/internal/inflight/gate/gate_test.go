@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // String returns the name of the constant in lower case.
@@ -80,13 +80,9 @@ func wantWaits(t *testing.T, visits []*visit, want ...float64) {
 			continue
 		}
 		got = append(got, v.after.Seconds())
-		if v.result.Waited != v.after {
-			t.Errorf("got %v waited in %v", v.result.Waited, v.after)
-		}
+		check.That(t, v.result.Waited == v.after, "got %v waited in %v", v.result.Waited, v.after)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got waits of %v seconds, want %v", got, want)
-	}
+	check.Slices(t, got, want, "seconds: waits")
 }
 
 // wantWhy checks what became of requests.
@@ -96,9 +92,7 @@ func wantWhy(t *testing.T, visits []*visit, want ...Why) {
 	for _, v := range visits {
 		got = append(got, v.result.Why)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	check.Slices(t, got, want)
 }
 
 // places returns how many of the visits wait.
@@ -133,15 +127,11 @@ func wantSums(t *testing.T, g *Gate) {
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
-			if s.Client != client || s.place == 0 {
-				t.Errorf("got %+v among those of %v who wait", s, client)
-			}
+			check.That(t, s.Client == client && s.place != 0, "got %+v among those of %v who wait", s, client)
 		}
 		places += len(waiting)
 	}
-	if running != g.all.Running || places != g.all.Waiting || inRows != places {
-		t.Errorf("got %d and %d running, %d, %d and %d places", running, g.all.Running, g.all.Waiting, places, inRows)
-	}
+	check.That(t, running == g.all.Running && places == g.all.Waiting && inRows == places, "got %d and %d running, %d, %d and %d places", running, g.all.Running, g.all.Waiting, places, inRows)
 }
 
 // wantEmpty checks that a gate keeps nothing.
@@ -173,9 +163,7 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 		want Result
 	}{{"k", Result{}}, {"k", Result{}}, {"k", Result{Why: Busy}}, {"another", Result{}}} {
 		slots[i].Key = test.key
-		if got := g.Enter(t.Context(), nil, l, &slots[i]); got != test.want {
-			t.Errorf("request %d: got %+v, want %+v", i, got, test.want)
-		}
+		check.Equal(t, g.Enter(t.Context(), nil, l, &slots[i]), test.want, "request %d", i)
 	}
 	for _, i := range []int{0, 0, 0, 2, 3, 4} { // two were not given
 		slots[i].Release(true)
@@ -213,9 +201,8 @@ func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 			pass(500 * time.Millisecond)
 			visits[1].leave()
 			pass(0)
-			if got := visits[1].result; got.Why != Left || got.Waited != 500*time.Millisecond {
-				t.Errorf("got %+v, want it left after half a second", got)
-			}
+			got := visits[1].result
+			check.That(t, got.Why == Left && got.Waited == 500*time.Millisecond, "got %+v, want it left after half a second", got)
 			pass(time.Minute)
 			wantWaits(t, []*visit{visits[0], visits[2]}, 0, 1)
 		})
@@ -235,9 +222,7 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 			first.Release(true)
 			pass(0)
 			wantWhy(t, []*visit{next}, Left)
-			if mean := g.Load().Mean; mean != time.Second {
-				t.Errorf("got a mean of %v, want a second: the other was not served", mean)
-			}
+			check.Equal(t, g.Load().Mean, time.Second, "the mean, want a second: the other was not served")
 		})
 	}
 }
@@ -333,9 +318,8 @@ func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 		g.Enter(t.Context(), nil, l, s)
 		visits := []*visit{come(g, l, time.Second, turn(2, fairqueue.First, "b")), come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
 		pass(time.Minute)
-		if held := s.Release(false); held != time.Minute || g.Load().Mean != time.Second {
-			t.Errorf("got %v held and a mean of %v, want a minute that does not count", held, g.Load().Mean)
-		}
+		held := s.Release(false)
+		check.That(t, held == time.Minute && g.Load().Mean == time.Second, "got %v held and a mean of %v, want a minute that does not count", held, g.Load().Mean)
 		next := come(g, l, time.Second, turn(1, fairqueue.First, "a"))
 		pass(time.Minute)
 		wantWaits(t, append(visits, next), 60, 61, 2)
@@ -350,9 +334,7 @@ func TestWatchCountsOnArrival(t *testing.T) {
 		want int
 	}{{"k", 0}, {"k", 1}, {"k", 2}, {"another", 0}} {
 		got, done := g.Watch(test.key)
-		if got != test.want {
-			t.Errorf("request %d: got %d others, want %d", i, got, test.want)
-		}
+		check.Equal(t, got, test.want, "request %d: others", i)
 		over = append(over, done, done)
 	}
 	if got := g.Load(); got.Running != 4 || got.Queued != 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // hold takes the slot of a key until the end of the test.
@@ -25,9 +26,7 @@ func TestAClientAloneHasHalfOfTheQueue(t *testing.T) {
 				for i := range 2 * queue { // of any key
 					visits = append(visits, come(g, l, 0, turn(1, fairqueue.First, fmt.Sprint(i))))
 				}
-				if got := places(visits); got != want {
-					t.Errorf("share %v: got %d places of %d, want %d", share, got, queue, want)
-				}
+				check.Equal(t, places(visits), want, "share %v: places of %d", share, queue)
 			})
 		}
 	}
@@ -52,9 +51,8 @@ func TestTenClientsKeepNobodyOut(t *testing.T) {
 			if places([]*visit{visitor}) != 1 || places(office) != 10 {
 				t.Errorf("share %v: got %d and %d places beside ten clients, want one and ten", share, places([]*visit{visitor}), places(office))
 			}
-			if waiting, _, _ := g.counts(); waiting != 200 {
-				t.Errorf("share %v: got %d places held, want all", share, waiting)
-			}
+			waiting, _, _ := g.counts()
+			check.That(t, waiting == 200, "share %v: got %d places held, want all", share, waiting)
 			refused := 0
 			for _, v := range first {
 				if v.over.Load() && v.result.Why == QueueFull {

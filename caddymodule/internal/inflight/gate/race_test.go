@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // Clients leave at any time, handlers panic, slots are released twice, configs change the limits
@@ -44,9 +45,8 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 				if ended[result.Why].Add(1); result.Why != Admitted {
 					return
 				}
-				if got := int(served[key].Add(1)); got > slots {
-					t.Errorf("got %d served at once, want at most %d", got, slots)
-				}
+				got := int(served[key].Add(1))
+				check.That(t, got <= slots, "got %d served at once, want at most %d", got, slots)
 				over := sync.OnceFunc(func() { served[key].Add(-1) })
 				defer over()
 				switch random.IntN(4) {
@@ -80,8 +80,7 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 		})
 	}
 	for _, why := range []Why{Admitted, Busy, TooLong, QueueFull, TimedOut, Left} {
-		if n := ended[why].Load(); n < 50 {
-			t.Errorf("got %v only %d times, want more to test", why, n)
-		}
+		n := ended[why].Load()
+		check.That(t, n >= 50, "got %v only %d times, want more to test", why, n)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // percent returns a of b, and 100 if there was nothing to get.
@@ -132,12 +134,9 @@ func TestASwarmLeavesPeopleIn(t *testing.T) {
 		if m.wasted > 3 && test.scenario.exports == 0 && test.scenario.hasty == 0 {
 			t.Errorf("%s: got %.1f %% of the work wasted, want at most 3", test.name, m.wasted)
 		}
-		if m.unbounded {
-			t.Errorf("%s: got more than two keys for each request that waits or holds a slot", test.name)
-		}
-		if slots := cmp.Or(test.scenario.inFlight, workers); m.inUpstream > float64(slots) {
-			t.Errorf("%s: got %v requests in the upstream, want no more than %d slots", test.name, m.inUpstream, slots)
-		}
+		check.That(t, !m.unbounded, "%s: got more than two keys for each request that waits or holds a slot", test.name)
+		slots := cmp.Or(test.scenario.inFlight, workers)
+		check.That(t, m.inUpstream <= float64(slots), "%s: got %v requests in the upstream, want no more than %d slots", test.name, m.inUpstream, slots)
 		if fresh := (scenario{attack: test.scenario.attack}); test.scenario == fresh && m.used < 90 && fresh.attack > 1 {
 			t.Errorf("%s: got %.1f %% of the workers used, want at least 90", test.name, m.used)
 		}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var office = netip.MustParseAddr("203.0.113.7")
@@ -13,9 +15,7 @@ var office = netip.MustParseAddr("203.0.113.7")
 func moved(t *testing.T, z *Issuer, at time.Time, after time.Duration, addr netip.Addr, cookies string) string {
 	t.Helper()
 	c, header := z.Client(request(cookies), host, at), make(http.Header)
-	if event := c.Refused(header, at, after, addr); event != Moved {
-		t.Fatalf("got %v, want the pass moved", event)
-	}
+	check.Need(t, c.Refused(header, at, after, addr), Moved, "want the pass moved")
 	return given(header)
 }
 
@@ -57,9 +57,7 @@ func TestAnOlderCopyOfAMovedPassIsEarlyToo(t *testing.T) {
 	}
 	// A shorter wait, told to a request that came at the same time, changes nothing.
 	moved(t, z, at, time.Second, office, first)
-	if c := z.Client(request(first), host, at.Add(5*time.Second)); c.State() != Early {
-		t.Errorf("got %v, want the latest time to hold", c.State())
-	}
+	check.Equal(t, clientOf(z, request(first), host, at.Add(5*time.Second)).State(), Early, "want the latest time to hold")
 }
 
 func TestAFirstRefusalIsNotRemembered(t *testing.T) {
@@ -68,9 +66,7 @@ func TestAFirstRefusalIsNotRemembered(t *testing.T) {
 		refused(t, z, now, 5*time.Second)
 		refused(t, z, now, 5*time.Second, "__Host-throttle-php=made-up")
 	}
-	if n := z.Memory.moved.Len(); n != 0 {
-		t.Errorf("got %d entries, want none", n)
-	}
+	check.Equal(t, z.Memory.moved.Len(), 0, "entries")
 }
 
 func TestRefusedImagesMoveAValidPassOnceAndNoMembers(t *testing.T) {
@@ -79,20 +75,14 @@ func TestRefusedImagesMoveAValidPassOnceAndNoMembers(t *testing.T) {
 	at := now.Add(time.Minute)
 	for i, want := range []Event{Moved, None, None} {
 		c := z.Client(request(pass), host, at)
-		if got := c.RefusedApart(at, 5*time.Second, office); got != want {
-			t.Errorf("image %d: got %v, want %v", i+1, got, want)
-		}
+		check.Equal(t, c.RefusedApart(at, 5*time.Second, office), want, "image %d", i+1)
 	}
 	if c := z.Client(request(pass), host, at); c.State() != Early || c.Tries(at) != 1 {
 		t.Errorf("got %v with %d tries, want it early, and no further try", c.State(), c.Tries(at))
 	}
-	if c := z.Client(request(pass), host, at.Add(5*time.Second)); c.State() != Valid {
-		t.Errorf("got %v in time, want valid", c.State())
-	}
+	check.Equal(t, clientOf(z, request(pass), host, at.Add(5*time.Second)).State(), Valid, "in time")
 	member := z.Client(request(loggedIn(t, z, at, wordpress)), host, at)
-	if got := member.RefusedApart(at, 5*time.Second, office); got != None {
-		t.Errorf("got %v for a member, want nothing moved", got)
-	}
+	check.Equal(t, member.RefusedApart(at, 5*time.Second, office), None, "for a member, want nothing moved")
 }
 
 func TestANetworkHasAHundredthOfTheMemory(t *testing.T) {
@@ -109,9 +99,7 @@ func TestANetworkHasAHundredthOfTheMemory(t *testing.T) {
 	if n := z.Memory.moved.Len(); n != movedOfNetwork+1 || full != 0 {
 		t.Errorf("got %d entries, told %d times that all is full, want %d and none", n, full, movedOfNetwork+1)
 	}
-	if c := z.Client(request(victim), host, at); c.State() != Early {
-		t.Errorf("got %v for a pass of another network, want it remembered", c.State())
-	}
+	check.Equal(t, clientOf(z, request(victim), host, at).State(), Early, "for a pass of another network, want it remembered")
 	for i := range mostMoved {
 		p := Pass{ID: ID{2, byte(i), byte(i >> 8), byte(i >> 16)}, NotBefore: at.Add(time.Minute), Tries: 9}
 		if !z.Memory.move(&p, netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i), 1}), at) {

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var now = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -42,9 +43,7 @@ func (*storage) Unlock(context.Context, string) error { return nil }
 func node(t testing.TB, s *storage) *Issuer {
 	t.Helper()
 	keys := signer.New(s, nil)
-	if err := keys.Maintain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, keys.Maintain(t.Context()))
 	return &Issuer{
 		Name: "php", Keys: keys, Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}},
 		Memory: NewMemory(), Full: func() {}, Insecure: func() {},
@@ -52,6 +51,12 @@ func node(t testing.TB, s *storage) *Issuer {
 }
 
 const host = "example.com"
+
+// clientOf is who sends a request, as a value whose methods can be called at once.
+func clientOf(z *Issuer, r *http.Request, host string, now time.Time) *Client {
+	c := z.Client(r, host, now)
+	return &c
+}
 
 // request is one over HTTPS with these Cookie headers.
 func request(cookies ...string) *http.Request {
@@ -79,9 +84,8 @@ func always(ID) bool { return true }
 func refused(t testing.TB, z *Issuer, at time.Time, after time.Duration, cookies ...string) string {
 	t.Helper()
 	c, header := z.Client(request(cookies...), host, at), make(http.Header)
-	if event := c.Refused(header, at, after, netip.Addr{}); event == None {
-		t.Fatal("got no pass")
-	}
+	event := c.Refused(header, at, after, netip.Addr{})
+	check.Assume(t, event != None, "got no pass")
 	return given(header)
 }
 
@@ -89,9 +93,7 @@ func refused(t testing.TB, z *Issuer, at time.Time, after time.Duration, cookies
 func loggedIn(t testing.TB, z *Issuer, at time.Time, line string) string {
 	t.Helper()
 	c, header := z.Client(request(), host, at), http.Header{"Set-Cookie": {line}}
-	if event := c.Answered(302, header, at, always); event != Joined {
-		t.Fatalf("got %v, want a member", event)
-	}
+	check.Need(t, c.Answered(302, header, at, always), Joined, "want a member")
 	return given(header)
 }
 
@@ -131,34 +133,21 @@ func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
 	for try := range 5 {
 		at = at.Add(5 * time.Second)
 		before := z.Client(request(pass), host, at)
-		if got := before.Tries(at); got != try+1 {
-			t.Errorf("got %d tries, want %d", got, try+1)
-		}
+		check.Equal(t, before.Tries(at), try+1, "tries")
 		header := make(http.Header)
-		if event := before.Refused(header, at, 5*time.Second, netip.Addr{}); event != Moved {
-			t.Errorf("got %v, want moved", event)
-		}
+		check.Equal(t, before.Refused(header, at, 5*time.Second, netip.Addr{}), Moved, "want moved")
 		pass = given(header)
 		after := z.Client(request(pass), host, at)
-		if after.State() != Early {
-			t.Errorf("got %v, want it early again", after.State())
-		}
-		if after.pass.ID != first.pass.ID || !after.pass.Issued.Equal(first.pass.Issued) {
-			t.Error("got another ID or issue")
-		}
+		check.Equal(t, after.State(), Early, "want it early again")
+		check.That(t, after.pass.ID == first.pass.ID && after.pass.Issued.Equal(first.pass.Issued), "got another ID or issue")
 	}
 	late := z.Client(request(pass), host, at.Add(5*time.Second+Forgotten+time.Second))
-	if got := late.Tries(at.Add(5*time.Second + Forgotten + time.Second)); got != 0 {
-		t.Errorf("got %d tries long after, want 0", got)
-	}
+	check.Equal(t, late.Tries(at.Add(5*time.Second+Forgotten+time.Second)), 0, "tries long after")
 	old := z.Client(request(pass), host, now.Add(Lifetime-3*time.Second))
 	header := make(http.Header)
-	if event := old.Refused(header, now.Add(Lifetime-3*time.Second), 5*time.Second, netip.Addr{}); event != Issued {
-		t.Errorf("got %v for a pass that ends before its time, want another one", event)
-	}
-	if again := z.Client(request(given(header)), host, now.Add(Lifetime+time.Hour)); again.pass.ID == first.pass.ID {
-		t.Error("got the ID of a pass that is over")
-	}
+	check.Equal(t, old.Refused(header, now.Add(Lifetime-3*time.Second), 5*time.Second, netip.Addr{}), Issued, "for a pass that ends before its time, want another one")
+	again := z.Client(request(given(header)), host, now.Add(Lifetime+time.Hour))
+	check.That(t, again.pass.ID != first.pass.ID, "got the ID of a pass that is over")
 }
 
 func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
@@ -167,22 +156,16 @@ func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	c.Refused(header, now, 5*time.Second, netip.Addr{})
 	line := header.Get("Set-Cookie")
 	for _, want := range []string{"__Host-throttle-php=", "; Path=/", "; Max-Age=86400", "; HttpOnly", "; Secure", "; SameSite=Lax"} {
-		if !strings.Contains(line, want) {
-			t.Errorf("got %s, want %s in it", line, want)
-		}
+		check.Contains(t, line, want)
 	}
-	if strings.Contains(line, "Domain") || len(line) > 250 {
-		t.Errorf("got %s, want no domain, and a short cookie", line)
-	}
+	check.That(t, !strings.Contains(line, "Domain") && len(line) <= 250, "got %s, want no domain, and a short cookie", line)
 	plain := request(refused(t, z, now, 0))
 	plain.TLS = nil
 	p := z.Client(plain, host, now.Add(time.Minute))
 	header = http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"private"}}
 	warned := false
 	z.Insecure = func() { warned = true }
-	if p.Rank() != fairqueue.First || p.Refused(header, now, 0, netip.Addr{}) != None || p.Answered(200, header, now, always) != None {
-		t.Error("got a pass read or sent over plain HTTP")
-	}
+	check.That(t, p.Rank() == fairqueue.First && p.Refused(header, now, 0, netip.Addr{}) == None && p.Answered(200, header, now, always) == None, "got a pass read or sent over plain HTTP")
 	if !warned || len(header["Set-Cookie"]) != 1 {
 		t.Errorf("got warned %v and %d cookies, want a warning and the upstream's alone", warned, len(header["Set-Cookie"]))
 	}
@@ -198,9 +181,7 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 	name, token, _ := strings.Cut(pass, "=")
 	renamed := strings.Replace(refused(t, other, now, 0), "shop", "php", 1)
 	old := z.Client(request(pass), host, at)
-	if old.Rank() != fairqueue.Returned {
-		t.Fatal("got the pass itself refused")
-	}
+	check.Need(t, old.Rank(), fairqueue.Returned, "the pass itself refused")
 	tests := map[string][]string{
 		"of another zone":           {renamed},
 		"of another installation":   {refused(t, stranger, now, 0)},
@@ -230,9 +211,7 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 			t.Errorf("%s: got %v and key %q, want the rank of those who come first", test, c.Rank(), c.Key())
 		}
 	}
-	if c := z.Client(request(pass), "www.example.com", at); c.Rank() != fairqueue.First {
-		t.Error("got a pass accepted on another host")
-	}
+	check.Equal(t, clientOf(z, request(pass), "www.example.com", at).Rank(), fairqueue.First, "a pass accepted on another host")
 	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0, netip.Addr{}) != None {
 		t.Error("got a pass without a host")
 	}
@@ -240,20 +219,16 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 		"a=b " + name + "=x", "a=b\t" + name + "=x", "a=" + cookie.OwnPrefix + name + "=x", "a=; b=c " + name + "=", "a " + name + "=x",
 	} {
 		for _, cookies := range [][]string{{another + "; " + pass}, {pass + "; " + another}, {another, pass}} {
-			if c := z.Client(request(cookies...), host, at); c.Rank() != fairqueue.Returned {
-				t.Errorf("got the pass lost beside the cookie %q in %q", another, cookies)
-			}
+			c := z.Client(request(cookies...), host, at)
+			check.That(t, c.Rank() == fairqueue.Returned, "got the pass lost beside the cookie %q in %q", another, cookies)
 		}
 	}
 	for _, cookies := range []string{" " + pass, "a=b;" + pass, "a=b;\t" + pass, ";" + pass + ";", "a=b ; " + pass + " ;c=d"} {
-		if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Returned {
-			t.Errorf("got the pass lost in %q", cookies)
-		}
+		c := z.Client(request(cookies), host, at)
+		check.That(t, c.Rank() == fairqueue.Returned, "got the pass lost in %q", cookies)
 	}
 	noise := strings.Repeat("a=b; ", 2000) + pass + strings.Repeat("; c=d", 2000)
-	if c := z.Client(request(noise), host, at); c.Rank() != fairqueue.Returned {
-		t.Error("got the pass lost among 20 KB of cookies")
-	}
+	check.Equal(t, clientOf(z, request(noise), host, at).Rank(), fairqueue.Returned, "the pass lost among 20 KB of cookies")
 }
 
 func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
@@ -262,22 +237,14 @@ func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
 	pass := refused(t, z, now, 7*time.Second)
 	for _, behind := range []time.Duration{time.Second, time.Minute, 10 * time.Minute, 50 * time.Minute} {
 		c := z.Client(request(pass), host, now.Add(-behind))
-		if c.State() != Early || c.Rank() != fairqueue.First {
-			t.Errorf("a clock %v behind: got %v, %v, want it early", behind, c.State(), c.Rank())
-		}
+		check.That(t, c.State() == Early && c.Rank() == fairqueue.First, "a clock %v behind: got %v, %v, want it early", behind, c.State(), c.Rank())
 		header := make(http.Header)
-		if event := c.Refused(header, now.Add(-behind), 7*time.Second, netip.Addr{}); event != Moved {
-			t.Errorf("a clock %v behind: got %v, want the pass moved", behind, event)
-		}
+		check.Equal(t, c.Refused(header, now.Add(-behind), 7*time.Second, netip.Addr{}), Moved, "a clock %v behind, want the pass moved", behind)
 	}
-	if c := z.Client(request(pass), host, now.Add(10*time.Minute)); c.Rank() != fairqueue.Returned {
-		t.Errorf("a clock ahead: got %v", c.Rank())
-	}
+	check.Equal(t, clientOf(z, request(pass), host, now.Add(10*time.Minute)).Rank(), fairqueue.Returned, "a clock ahead")
 	member := loggedIn(t, z, now, wordpress)
 	for behind, want := range map[time.Duration]fairqueue.Rank{Skew - time.Second: fairqueue.Member, Skew: fairqueue.Returned, time.Hour: fairqueue.Returned} {
-		if c := z.Client(request(member), host, now.Add(-behind)); c.Rank() != want {
-			t.Errorf("a member on a clock %v behind: got %v, want %v", behind, c.Rank(), want)
-		}
+		check.Equal(t, clientOf(z, request(member), host, now.Add(-behind)).Rank(), want, "a member on a clock %v behind", behind)
 	}
 }
 
@@ -292,22 +259,17 @@ func TestRetryAfterIsShortForThreeTriesAndDoublesThen(t *testing.T) {
 		{60 * time.Second, 60 * time.Second},
 		{60 * time.Second, 60 * time.Second},
 	} {
-		if least, most := RetryAfter(tries, 0), RetryAfter(tries, .9999); least != want.least || most != want.most {
-			t.Errorf("after %d tries: got %v to %v, want %v to %v", tries, least, most, want.least, want.most)
-		}
+		least, most := RetryAfter(tries, 0), RetryAfter(tries, .9999)
+		check.That(t, least == want.least && most == want.most, "after %d tries: got %v to %v, want %v to %v", tries, least, most, want.least, want.most)
 	}
-	if got := RetryAfter(mostTries, .5); got != longestWait {
-		t.Errorf("got %v, want %v", got, longestWait)
-	}
+	check.Equal(t, RetryAfter(mostTries, .5), longestWait)
 }
 
 func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
 	z := node(t, new(storage))
 	cookies := loggedIn(t, z, now, wordpress)
 	c := z.Client(request(cookies), host, now)
-	if c.Rank() != fairqueue.Member || c.Key() == "" {
-		t.Fatalf("got %v, want a member", c.Rank())
-	}
+	check.Assume(t, c.Rank() == fairqueue.Member && c.Key() != "", "got %v, want a member", c.Rank())
 	_, pass, _ := strings.Cut(cookies, "; ")
 	for name, cookies := range map[string]string{
 		"without the upstream's cookie": pass,
@@ -315,23 +277,17 @@ func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
 		"with another name":             pass + "; wordpress_logged_in_1f=anna%7C1%7Ctoken%7Cmac",
 		"behind too many cookies":       pass + strings.Repeat("; a=b", mostCookies) + "; wordpress_logged_in_0f=anna%7C1%7Ctoken%7Cmac",
 	} {
-		if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned || c.State() != Unbound {
-			t.Errorf("%s: got %v, want it to be only returned", name, c.Rank())
-		}
+		c := z.Client(request(cookies), host, now)
+		check.That(t, c.Rank() == fairqueue.Returned && c.State() == Unbound, "%s: got %v, want it to be only returned", name, c.Rank())
 	}
 	// Those who log in 2,000 times are one.
 	again := loggedIn(t, z, now.Add(time.Minute), "wordpress_logged_in_0f=anna%7C9%7Cnew%7Cother; path=/")
-	if d := z.Client(request(again), host, now.Add(time.Minute)); d.Key() != c.Key() {
-		t.Error("got another key for the same account")
-	}
+	check.Equal(t, clientOf(z, request(again), host, now.Add(time.Minute)).Key(), c.Key(), "another key for the same account")
 	bert := loggedIn(t, z, now, "wordpress_logged_in_0f=bert%7C1%7Ctoken%7Cmac; path=/")
-	if d := z.Client(request(bert), host, now); d.Key() == c.Key() {
-		t.Error("got the key of another account")
-	}
+	d := z.Client(request(bert), host, now)
+	check.That(t, d.Key() != c.Key(), "got the key of another account")
 	z.Issued, z.Told = nil, nil
-	if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned {
-		t.Errorf("got %v in a zone that has no members any more, want returned", c.Rank())
-	}
+	check.Equal(t, clientOf(z, request(cookies), host, now).Rank(), fairqueue.Returned, "in a zone that has no members any more, want returned")
 }
 
 func TestOnlyALogInOrTheUpstreamsWordMakesAMember(t *testing.T) {
@@ -369,9 +325,7 @@ func TestOnlyALogInOrTheUpstreamsWordMakesAMember(t *testing.T) {
 		c := z.Client(request(test.sent), host, now)
 		before := len(test.header["Set-Cookie"])
 		got := c.Answered(test.status, test.header, now, always)
-		if got != test.want || len(test.header["Set-Cookie"]) != before+int(got/Joined) {
-			t.Errorf("%s: got %v and the cookies %q, want %v", test.name, got, test.header["Set-Cookie"], test.want)
-		}
+		check.That(t, got == test.want && len(test.header["Set-Cookie"]) == before+int(got/Joined), "%s: got %v and the cookies %q, want %v", test.name, got, test.header["Set-Cookie"], test.want)
 		if got == Joined && test.header.Get("Cache-Control") == "" {
 			t.Errorf("%s: got a response with a pass that caches may keep", test.name)
 		}
@@ -382,14 +336,10 @@ func TestAReplacedSessionRenewsThePass(t *testing.T) {
 	z, cookies := node(t, new(storage)), ""
 	for i, want := range []Event{Joined, Renewed} {
 		c, header := z.Client(request(cookies), host, now), http.Header{"X-User": {"7"}, "Set-Cookie": {fmt.Sprintf("_redmine_session=%d; path=/; HttpOnly", i)}}
-		if got := c.Answered(200, header, now, always); got != want {
-			t.Errorf("session %d: got %v, want %v", i, got, want)
-		}
+		check.Equal(t, c.Answered(200, header, now, always), want, "session %d", i)
 		cookies = given(header)
 	}
-	if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Member {
-		t.Errorf("got %v, want a member by the new session", c.Rank())
-	}
+	check.Equal(t, clientOf(z, request(cookies), host, now).Rank(), fairqueue.Member, "want a member by the new session")
 }
 
 // Browsers send cookies of statistics and consent, too, which outlast a log-out, and
@@ -428,12 +378,8 @@ func TestTheSessionIsToldFromOtherCookies(t *testing.T) {
 				sent += "; " + site.session
 			}
 			event, pass := answer(sent, lines...)
-			if event != Joined || rank(pass+"; "+site.session) != fairqueue.Member {
-				t.Errorf("%s: got %v, want a member by the session %s", name, event, where)
-			}
-			if rank(pass+"; "+junk+"; "+site.other) != fairqueue.Returned {
-				t.Errorf("%s: got a member without the session %s", name, where)
-			}
+			check.That(t, event == Joined && rank(pass+"; "+site.session) == fairqueue.Member, "%s: got %v, want a member by the session %s", name, event, where)
+			check.That(t, rank(pass+"; "+junk+"; "+site.other) == fairqueue.Returned, "%s: got a member without the session %s", name, where)
 			if event, _ := answer(pass + "; " + junk + "; " + site.session); event != None {
 				t.Errorf("%s: got %v, want the young pass kept", name, event)
 			}
@@ -453,43 +399,31 @@ func TestALogOutDropsTheMembersPass(t *testing.T) {
 		"another cookie that set": {"theme=dark", None},
 	} {
 		c, header := z.Client(request(cookies), host, now), http.Header{"Set-Cookie": {test.line}}
-		if got := c.Answered(302, header, now, always); got != test.want {
-			t.Errorf("%s: got %v, want %v", name, got, test.want)
-		}
-		if got := len(header["Set-Cookie"]) == 2 && strings.Contains(header["Set-Cookie"][1], "__Host-throttle-php=; Path=/; Max-Age=0"); got != (test.want == Dropped) {
-			t.Errorf("%s: got the cookies %q", name, header["Set-Cookie"])
-		}
+		check.Equal(t, c.Answered(302, header, now, always), test.want, "%s", name)
+		got := len(header["Set-Cookie"]) == 2 && strings.Contains(header["Set-Cookie"][1], "__Host-throttle-php=; Path=/; Max-Age=0")
+		check.That(t, got == (test.want == Dropped), "%s: got the cookies %q", name, header["Set-Cookie"])
 	}
 	// A pass that is bound to nothing is no member's, so nothing is dropped.
 	c, header := z.Client(request(refused(t, z, now, 0)+"; wordpress_logged_in_0f=x"), host, now), http.Header{"Set-Cookie": {"wordpress_logged_in_0f=; Max-Age=0"}}
-	if got := c.Answered(302, header, now, always); got != None {
-		t.Errorf("got %v for one who was no member", got)
-	}
+	check.Equal(t, c.Answered(302, header, now, always), None, "for one who was no member")
 }
 
 func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
 	z := node(t, new(storage))
 	c, header := z.Client(request(), host, now), http.Header{"Set-Cookie": {wordpress}}
-	if got := c.Answered(302, header, now, func(ID) bool { return false }); got != Limited {
-		t.Fatalf("got %v, want limited", got)
-	}
+	check.Need(t, c.Answered(302, header, now, func(ID) bool { return false }), Limited, "want limited")
 	cookies := given(header)
-	if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned {
-		t.Errorf("got %v, want returned", c.Rank())
-	}
+	check.Equal(t, clientOf(z, request(cookies), host, now).Rank(), fairqueue.Returned, "want returned")
 	member := loggedIn(t, z, now, wordpress)
 	m := z.Client(request(member), host, now)
 	asked := false
-	if got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false }); got != Renewed || asked {
-		t.Errorf("got %v, asked %v, want a member renewed without asking", got, asked)
-	}
+	got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false })
+	check.That(t, got == Renewed && !asked, "got %v, asked %v, want a member renewed without asking", got, asked)
 	told := func() Event {
 		c := z.Client(request(cookies), host, now)
 		return c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, now, func(ID) bool { t.Error("got asked again"); return true })
 	}
-	if got := told(); got != None {
-		t.Errorf("got %v for one who was limited a moment ago, want nothing", got)
-	}
+	check.Equal(t, told(), None, "for one who was limited a moment ago, want nothing")
 }
 
 func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
@@ -501,9 +435,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	for i := range 30 {
 		at = at.Add(time.Minute)
 		c, header := z.Client(request(cookies), host, at), http.Header{"Set-Cookie": {fmt.Sprintf("auth=%d; HttpOnly", i+1)}}
-		if got := c.Answered(200, header, at, func(ID) bool { return false }); got != Renewed {
-			t.Fatalf("change %d: got %v, want the pass renewed without asking for room", i+1, got)
-		}
+		check.Need(t, c.Answered(200, header, at, func(ID) bool { return false }), Renewed, "change %d, want the pass renewed without asking for room", i+1)
 		cookies = given(header)
 	}
 	if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Member || key() != first {
@@ -512,17 +444,13 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	// Another login is another member.
 	_, pass, _ := strings.Cut(cookies, "; ")
 	c := z.Client(request(pass), host, at)
-	if got := c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always); got != Joined {
-		t.Errorf("got %v for a login without the old cookie, want another member", got)
-	}
+	check.Equal(t, c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always), Joined, "for a login without the old cookie, want another member")
 }
 
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
 	z := &Issuer{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
 	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
-	if c.Rank() != fairqueue.First || c.Refused(header, now, 0, netip.Addr{}) != None || len(header) != 0 {
-		t.Errorf("got %v and %v", c.Rank(), header)
-	}
+	check.That(t, c.Rank() == fairqueue.First && c.Refused(header, now, 0, netip.Addr{}) == None && len(header) == 0, "got %v and %v", c.Rank(), header)
 }
 
 func FuzzClient(f *testing.F) {
@@ -546,18 +474,13 @@ func FuzzClient(f *testing.F) {
 		header := http.Header{"Set-Cookie": {a, b}, "X-User": {b}, "Cache-Control": {a}}
 		if c.Answered(200, header, at, always) == Joined {
 			last := header["Set-Cookie"][len(header["Set-Cookie"])-1]
-			if got := z.Client(request(given(http.Header{"Set-Cookie": {last}})), host, at); got.Rank() == fairqueue.Member {
-				t.Error("got a member without the upstream's cookie")
-			}
+			got := z.Client(request(given(http.Header{"Set-Cookie": {last}})), host, at)
+			check.That(t, got.Rank() != fairqueue.Member, "got a member without the upstream's cookie")
 		}
 		moved := make(http.Header)
-		if c.Refused(moved, at, 5*time.Second, netip.Addr{}) == None {
-			t.Error("got no pass")
-		}
+		check.That(t, c.Refused(moved, at, 5*time.Second, netip.Addr{}) != None, "got no pass")
 		for set := range cookie.SetBy(moved["Set-Cookie"], at) {
-			if again := z.Client(request(set.Name+"="+set.Value), host, at); again.Rank() != fairqueue.First {
-				t.Errorf("got %v at once after a refusal", again.Rank())
-			}
+			check.Equal(t, clientOf(z, request(set.Name+"="+set.Value), host, at).Rank(), fairqueue.First, "at once after a refusal")
 		}
 	})
 }

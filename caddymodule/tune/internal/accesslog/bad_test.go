@@ -15,6 +15,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // zipped returns text compressed by gzip.
@@ -22,12 +24,8 @@ func zipped(t *testing.T, text string) string {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(w.Write([]byte(text)))(t)
+	check.OK(t, w.Close())
 	return out.String()
 }
 
@@ -42,19 +40,13 @@ func lines(from, to int) string {
 
 func TestRotatedLogsAreReadInTheOrderOfTime(t *testing.T) {
 	unpacker, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	packed := string(unpacker.EncodeAll([]byte(lines(0, 5)), nil))
 	names := []string{written(t, "access.log", lines(10, 15)), written(t, "access.log.1", lines(5, 10)), written(t, "access.log.2.zst", packed), written(t, "empty.log", "")}
 	names = append(names, written(t, "access.log.3.gz", zipped(t, lines(15, 20))))
 	got, stats, err := readAll(t, Options{}, names...)
-	if err != nil || len(got) != 20 {
-		t.Fatalf("got %d requests, %+v and %v, want 20", len(got), stats, err)
-	}
-	if !slices.IsSortedFunc(got, func(a, b seen) int { return strings.Compare(a.at, b.at) }) {
-		t.Errorf("got %v, want them in order", got)
-	}
+	check.Assume(t, err == nil && len(got) == 20, "got %d requests, %+v and %v, want 20", len(got), stats, err)
+	check.That(t, slices.IsSortedFunc(got, func(a, b seen) int { return strings.Compare(a.at, b.at) }), "got %v, want them in order", got)
 }
 
 // TestLateLinesAreSorted: a request that lasted for hours, files that were joined in a wrong order,
@@ -76,23 +68,16 @@ func TestLateLinesAreSorted(t *testing.T) {
 		"long": long, "joined": slices.Concat(inOrder[700:], inOrder[:300], inOrder[300:700]), "backwards": backwards, "shuffled": shuffled,
 	} {
 		t.Setenv("TMPDIR", t.TempDir())
-		r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(strings.Join(log, "\n"))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := check.Must(Open([]string{"-"}, Options{Stdin: strings.NewReader(strings.Join(log, "\n"))}))(t)
 		n, seen, last := 0, make(map[string]bool), time.Time{}
 		for req, err := range r.Requests {
-			if err != nil || req.At.Before(last) || req.Agent != "" != (name != "shuffled") {
-				t.Fatalf("%s: got %v and %+v after %v", name, err, req, last)
-			}
+			check.Assume(t, err == nil && !req.At.Before(last) && req.Agent != "" == (name != "shuffled"), "%s: got %v and %+v after %v", name, err, req, last)
 			n, last, seen[req.URI] = n+1, req.At, true
 		}
 		if stats := r.Stats(); n != len(log) || len(seen) != n || stats.Lines != int64(n) || stats.From != noon || stats.To != last {
 			t.Errorf("%s: got %d requests, %d of them different, and %+v, want %d", name, n, len(seen), stats, len(log))
 		}
-		if spilled := len(r.sorter.files) > 0; spilled != (name == "shuffled") {
-			t.Errorf("%s: got temporary files: %v", name, spilled)
-		}
+		check.Equal(t, len(r.sorter.files) > 0, name == "shuffled", "%s: temporary files", name)
 		r.Close()
 		if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 			t.Errorf("%s: got %v, %v, want no temporary file left", name, left, err)
@@ -110,31 +95,22 @@ func TestWhatIsSpilledStaysAsItIs(t *testing.T) {
 		t.Fatal(why)
 	}
 	want.Named, want.Mixed = want.Client, true
-	if err := errors.Join(s.add(want), s.flush()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, errors.Join(s.add(want), s.flush()))
 	for got, err := range s.all {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.length, got.fraction = want.length, want.fraction; !got.At.Equal(want.At) {
-			t.Errorf("got %v, want %v", got.At, want.At)
-		}
-		if got.At = want.At; *got != *want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		check.OK(t, err)
+		got.length, got.fraction = want.length, want.fraction
+		check.That(t, got.At.Equal(want.At), "got %v, want %v", got.At, want.At)
+		got.At = want.At
+		check.That(t, *got == *want, "got %+v, want %+v", got, want)
 	}
 }
 
 // TestTheSameFileIsReadOnce, whatever its name.
 func TestTheSameFileIsReadOnce(t *testing.T) {
 	name := written(t, "access.log", lines(0, 5))
-	if err := os.Symlink(name, name+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if got, _, err := readAll(t, Options{}, name, name+".1", name); err != nil || len(got) != 5 {
-		t.Errorf("got %d requests and %v, want 5", len(got), err)
-	}
+	check.OK(t, os.Symlink(name, name+".1"))
+	got, _, err := readAll(t, Options{}, name, name+".1", name)
+	check.That(t, err == nil && len(got) == 5, "got %d requests and %v, want 5", len(got), err)
 }
 
 // TestFilesOfOtherMachinesAreRead: with a mark of their encoding, NULs where a log was cut off, and
@@ -145,9 +121,7 @@ func TestFilesOfOtherMachinesAreRead(t *testing.T) {
 		"mark": "\ufeff" + text, "NULs": strings.Repeat("\x00", 5000) + text, "CRLF": strings.ReplaceAll(text, "\n", "\r\n"),
 	} {
 		got, stats, err := readAll(t, Options{}, written(t, "access.log", text))
-		if err != nil || len(got) != 5 || got[0].client != "192.0.2.1" || stats.Unreadable != 0 {
-			t.Errorf("%s: got %+v, %+v and %v, want five requests", name, got, stats, err)
-		}
+		check.That(t, err == nil && len(got) == 5 && got[0].client == "192.0.2.1" && stats.Unreadable == 0, "%s: got %+v, %+v and %v, want five requests", name, got, stats, err)
 	}
 }
 
@@ -157,13 +131,9 @@ func TestAnUnreadableLineIsCountedAndShown(t *testing.T) {
 		combinedLine(time.Unix(3, 0), "192.0.2.1", "/") + "\n" + combinedLine(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), "192.0.2.1", "/") + "\n" + lines(2, 3)
 	name := written(t, "access.log", text)
 	_, stats, err := readAll(t, Options{}, name)
-	if err != nil || stats.Requests != 3 || stats.Unreadable != 6 || len(stats.Problems) != mostProblems {
-		t.Fatalf("got %+v and %v, want 3 requests and 6 unreadable lines", stats, err)
-	}
+	check.Assume(t, err == nil && stats.Requests == 3 && stats.Unreadable == 6 && len(stats.Problems) == mostProblems, "got %+v and %v, want 3 requests and 6 unreadable lines", stats, err)
 	for i, want := range []string{`:3: unknown format: name its fields with --fields, in the spelling of Apache's LogFormat or nginx's log_format: nonsense \x1b[31m`, ":4: a line of 10485804 bytes", ":5: no valid JSON", ":6: no time", ":7: implausible time 1970-01-01T00:00:03Z"} {
-		if got := stats.Problems[i]; !strings.Contains(got, want) {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		check.Contains(t, stats.Problems[i], want)
 	}
 }
 
@@ -175,9 +145,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		written(t, "empty.log", ""): "empty", written(t, "binary.log", "\x00\x01\xff\n\x00"): "binary", written(t, "blank.log", "\n\n"): "none of its 2 lines",
 	} {
 		_, _, err := readAll(t, Options{}, name)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), filepath.Base(name)) {
-			t.Errorf("%s: got %v, want an error about %s", name, err, want)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), filepath.Base(name)), "%s: got %v, want an error about %s", name, err, want)
 	}
 }
 
@@ -185,10 +153,6 @@ func TestOfATruncatedGzipThereIsWhatCouldBeRead(t *testing.T) {
 	whole := zipped(t, lines(0, 5000))
 	name := written(t, "access.log.gz", whole[:len(whole)*3/4])
 	_, stats, err := readAll(t, Options{}, name)
-	if err != nil || stats.Requests == 0 || stats.Requests == 5000 || stats.Broken == nil {
-		t.Fatalf("got %+v and %v, want some requests and an error", stats, err)
-	}
-	if err := stats.Broken; !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got %v, want io.ErrUnexpectedEOF", err)
-	}
+	check.Assume(t, err == nil && stats.Requests != 0 && stats.Requests != 5000 && stats.Broken != nil, "got %+v and %v, want some requests and an error", stats, err)
+	check.Is(t, stats.Broken, io.ErrUnexpectedEOF)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/logging"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // caddyWrites returns a line as Caddy's own encoder writes it.
@@ -20,10 +22,7 @@ func caddyWrites(t *testing.T, config logging.LogEncoderConfig, logger string, e
 	t.Helper()
 	var out bytes.Buffer
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(config.ZapcoreEncoderConfig()), zapcore.AddSync(&out), zapcore.InfoLevel)
-	r, err := http.NewRequest("GET", "http://example.com/a?b=c", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(http.NewRequest("GET", "http://example.com/a?b=c", nil))(t)
 	r.RemoteAddr, r.RequestURI = "192.0.2.7:4711", "/a?b=c"
 	r.Header.Set("User-Agent", "x \"y\" \u202e\x1b[31m")
 	r.Header.Set("Cookie", "secret=1")
@@ -50,17 +49,13 @@ func TestEveryTimeAndDurationThatCaddyWritesIsRead(t *testing.T) {
 		for _, durations := range []string{"", "s", "ms", "ns", "string"} {
 			line := caddyWrites(t, logging.LogEncoderConfig{TimeFormat: format, DurationFormat: durations}, "http.log.access.log0", end, took)
 			r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(line), TimeField: map[bool]string{true: "duration:ns"}[durations == "ns"]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			req, err := firstOf(r)
 			if err != nil {
 				t.Errorf("times %q, durations %q: got %v for %s", format, durations, err, line)
 				continue
 			}
-			if req.Duration != took {
-				t.Errorf("times %q, durations %q: got duration %v, want %v", format, durations, req.Duration, took)
-			}
+			check.Equal(t, req.Duration, took, "times %q, durations %q: duration", format, durations)
 			if off := end.Add(-took).Sub(req.At); off < -exact || off > exact {
 				t.Errorf("times %q, durations %q: got %v, want %v", format, durations, req.At, end.Add(-took))
 			}
@@ -71,19 +66,11 @@ func TestEveryTimeAndDurationThatCaddyWritesIsRead(t *testing.T) {
 func TestAllThatCaddyLogsOfARequestIsRead(t *testing.T) {
 	key := "time"
 	line := caddyWrites(t, logging.LogEncoderConfig{TimeKey: &key}, "http.log.access.log0", noon, time.Second)
-	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(line)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, err := firstOf(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(Open([]string{"-"}, Options{Stdin: strings.NewReader(line)}))(t)
+	req := check.Must(firstOf(r))(t)
 	got := fmt.Sprint(req.Client, req.Remote, req.Host, req.Method, req.URI, req.User, req.Status, req.Size, req.Received, maps.Collect(req.Headers())["Cookie"], req.Route(), req.Agent)
 	want := fmt.Sprint("192.0.2.7", "192.0.2.7", "example.com", "GET", "/a?b=c", "bob", 404, 10, 3, Redacted, "/a", "x \"y\" \u202e\x1b[31m")
-	if got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	check.Equal(t, got, want)
 }
 
 func TestOnlyTheAccessLogsOfCaddyAreRequests(t *testing.T) {
@@ -93,9 +80,7 @@ func TestOnlyTheAccessLogsOfCaddyAreRequests(t *testing.T) {
 	} {
 		text := caddyWrites(t, logging.LogEncoderConfig{}, "http.log.access", noon, 0) + caddyWrites(t, logging.LogEncoderConfig{}, logger, noon, 0)
 		_, stats, err := readAll(t, Options{}, written(t, "access.log", text))
-		if err != nil || stats.Requests != 1+want || stats.Other != 1-want {
-			t.Errorf("%s: got %+v and %v, want %d requests", logger, stats, err, 1+want)
-		}
+		check.That(t, err == nil && stats.Requests == 1+want && stats.Other == 1-want, "%s: got %+v and %v, want %d requests", logger, stats, err, 1+want)
 	}
 }
 
@@ -103,9 +88,7 @@ func TestAWholeRequestTimeIsInMicrosecondsUnlessTheUserSaysMore(t *testing.T) {
 	line := `192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "x" 2`
 	for field, want := range map[string]time.Duration{"": 2 * time.Microsecond, "1:s": 2 * time.Second, "1:ms": 2 * time.Millisecond} {
 		got, _, err := readAll(t, Options{TimeField: field}, written(t, "access.log", line))
-		if err != nil || len(got) != 1 || got[0].duration != want {
-			t.Errorf("%q: got %+v and %v, want %v", field, got, err, want)
-		}
+		check.That(t, err == nil && len(got) == 1 && got[0].duration == want, "%q: got %+v and %v, want %v", field, got, err, want)
 	}
 }
 

@@ -5,16 +5,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // first returns what is read of the first line of a log.
 func first(t *testing.T, options Options, line string) (*Request, error) {
 	t.Helper()
 	options.Stdin = strings.NewReader(line + "\n")
-	r, err := Open([]string{"-"}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(Open([]string{"-"}, options))(t)
 	defer r.Close()
 	return firstOf(r)
 }
@@ -54,9 +53,8 @@ func TestLogsOfOtherProgramsAreReadByTheNamesOfTheirFields(t *testing.T) {
 				referer = value
 			}
 		}
-		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.Client, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Proto, " ", r.User, " ", r.Status, " ", r.Size, " ", referer, " ", r.Agent); got != c.want {
-			t.Errorf("%s: got  %s\nwant %s", name, got, c.want)
-		}
+		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.Client, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Proto, " ", r.User, " ", r.Status, " ", r.Size, " ", referer, " ", r.Agent)
+		check.That(t, got == c.want, "%s: got  %s\nwant %s", name, got, c.want)
 	}
 }
 
@@ -80,9 +78,8 @@ func TestADurationIsTakenForWhatItIs(t *testing.T) {
 		{"took:us", `{"time_iso8601":"2025-11-24T15:19:19+00:00","remote_addr":"192.0.2.7","request":"GET / HTTP/1.1","request_time":0.9,"took":1200}`, 1200 * time.Microsecond},
 		{"php:ms", `{"ts":1763997558.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"192.0.2.7","method":"GET","host":"x","uri":"/"},"status":200,"duration":9.5,"php":40}`, 40 * time.Millisecond},
 	} {
-		if r, err := first(t, Options{TimeField: c.field}, c.line); err != nil || r.Duration != c.want {
-			t.Errorf("--time-field %q: got %v, %v of %s, want %v", c.field, r.Duration, err, c.line, c.want)
-		}
+		r, err := first(t, Options{TimeField: c.field}, c.line)
+		check.That(t, err == nil && r.Duration == c.want, "--time-field %q: got %v, %v of %s, want %v", c.field, r.Duration, err, c.line, c.want)
 	}
 	if _, err := Open([]string{"-"}, Options{TimeField: "2:h2", Stdin: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), "want s, ms, us or ns") {
 		t.Errorf("got %v, want an error about the unit", err)
@@ -94,26 +91,19 @@ func TestAHashIsAClientOfItsOwn(t *testing.T) {
 	const caddy = `{"ts":1763997558.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":%q,"method":"GET","host":"x","uri":"/"},"status":200}`
 	seen := make(map[string]string)
 	for _, text := range []string{"b5d4045c", "b5d4045d", "piweba3y.example.com", "192.0.2.7", "fd00::1", "2001:db8::1"} {
-		r, err := first(t, Options{}, fmt.Sprintf(caddy, text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := check.Must(first(t, Options{}, fmt.Sprintf(caddy, text)))(t)
 		key := r.Client.String()
 		if seen[key] != "" || !r.Client.IsValid() {
 			t.Errorf("%s: got the client %s, as %s has", text, key, seen[key])
 		}
 		seen[key] = text
-		if got := r.Shown("a/" + key); got != "a/"+text || r.StandsIn != strings.ContainsAny(text[:1], "bp") {
-			t.Errorf("%s: got %s shown, stands in: %v", text, got, r.StandsIn)
-		}
+		got := r.Shown("a/" + key)
+		check.That(t, got == "a/"+text && r.StandsIn == strings.ContainsAny(text[:1], "bp"), "%s: got %s shown, stands in: %v", text, got, r.StandsIn)
 	}
 	for _, text := range []string{"", "-", "@", "REDACTED", "unix:"} {
-		if r, err := first(t, Options{}, fmt.Sprintf(caddy, text)); err != nil || r.Client.IsValid() {
-			t.Errorf("%q: got the client %v, %v, want none", text, r.Client, err)
-		}
+		r, err := first(t, Options{}, fmt.Sprintf(caddy, text))
+		check.That(t, err == nil && !r.Client.IsValid(), "%q: got the client %v, %v, want none", text, r.Client, err)
 	}
 	r, err := first(t, Options{}, `piweba3y.example.com - - [01/Jul/1995:00:00:09 -0400] "GET /a.html HTTP/1.0" 200 6245`)
-	if err != nil || !r.StandsIn || r.Shown(r.Client.String()) != "piweba3y.example.com" {
-		t.Errorf("combined: got the client %v, %v, want one for the name", r.Client, err)
-	}
+	check.That(t, err == nil && r.StandsIn && r.Shown(r.Client.String()) == "piweba3y.example.com", "combined: got the client %v, %v, want one for the name", r.Client, err)
 }

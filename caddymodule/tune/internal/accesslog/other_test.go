@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestLinesOfOtherProgramsAreRead, by a table of their formats.
@@ -33,9 +35,8 @@ func TestLinesOfOtherProgramsAreRead(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent); got != c.want || r.Client.String() != r.ClientText {
-			t.Errorf("%s: got  %s\nwant %s", name, got, c.want)
-		}
+		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent)
+		check.That(t, got == c.want && r.Client.String() == r.ClientText, "%s: got  %s\nwant %s", name, got, c.want)
 	}
 }
 
@@ -65,9 +66,7 @@ I, [2026-11-02T08:00:00.6 #9]  INFO -- : [z] Completed 500 Internal Server Error
 			s += fmt.Sprint(r.at, " ", r.duration, " ", r.client, " ", r.method, " ", r.uri, " ", r.status, "\n")
 		}
 		want := "08:00:00 12ms 192.0.2.1 GET /a?b 200\n08:00:01 -1ns 192.0.2.2 GET /none 404\n08:00:02 -1ns 192.0.2.3 POST /c 0\n"
-		if err != nil || s != want || stats.Unreadable != 0 {
-			t.Errorf("got %s, %+v, %v, want %s of %s", s, stats, err, want, log)
-		}
+		check.That(t, err == nil && s == want && stats.Unreadable == 0, "got %s, %+v, %v, want %s of %s", s, stats, err, want, log)
 	}
 	if _, stats, err := readAll(t, Options{}, written(t, "production.log", "Started GET \"/cable\" for 192.0.2.1 at 2026-11-02 08:00:00 +0000\n"+strings.Repeat("x\n", 9))); err != nil || stats.Requests != 1 {
 		t.Errorf("got %+v and %v, want a request that never ended", stats, err)
@@ -100,20 +99,14 @@ func TestWhatIsNotKnownOfRailsIsNotGuessed(t *testing.T) {
 	started("/d")
 	say("Completed 401 Unauthorized in 12ms")
 	say("Completed 200 OK in 12ms")
-	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(log)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(Open([]string{"-"}, Options{Stdin: strings.NewReader(log)}))(t)
 	got := ""
 	for req, err := range r.Requests {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		got += fmt.Sprint(req.URI, " ", req.Status, " ")
 	}
-	if want := "/alone 200 /never 0 /behind-it 0 /alone-again 404 /a 0 /b 0 /c 0 /d 0 "; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	want := "/alone 200 /never 0 /behind-it 0 /alone-again 404 /a 0 /b 0 /c 0 /d 0 "
+	check.That(t, got == want, "got  %s\nwant %s", got, want)
 	if doubts := strings.Join(r.Stats().Doubts(), "\n"); !strings.Contains(doubts, "4 requests have no status and no duration, because Rails") || !strings.Contains(doubts, "config.log_tags = [:request_id]") {
 		t.Errorf("got the doubts %q, want those and the remedy", doubts)
 	}
@@ -176,9 +169,8 @@ func TestFieldsAreReadAsTheServerSpellsThem(t *testing.T) {
 			t.Errorf("%s: %v", c.fields, err)
 			continue
 		}
-		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent); got != want {
-			t.Errorf("%s: got  %s\nwant %s", c.fields, got, want)
-		}
+		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent)
+		check.That(t, got == want, "%s: got  %s\nwant %s", c.fields, got, want)
 	}
 	for fields, want := range map[string]string{"": "", "$remote_addr$status": "nothing is between", "$remote_addr $request": "has no time", "%h %t": "has no request", "%t %U": "has no request"} {
 		_, err := Open([]string{"-"}, Options{Fields: fields, Stdin: strings.NewReader("")})
@@ -207,9 +199,8 @@ func TestWhatIsNoAccessLogIsNamed(t *testing.T) {
 		`{`: "jq -c .",
 		`192.0.2.7 - - [02/Nope/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 1`: `unknown time 02/Nope/2026:08:00:00 +0000`,
 	} {
-		if _, err := first(t, Options{}, line); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", line, err, want)
-		}
+		_, err := first(t, Options{}, line)
+		check.That(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want %s", line, err, want)
 	}
 }
 
@@ -245,9 +236,8 @@ func TestTheFieldsThatAnErrorNamesReadTheLog(t *testing.T) {
 			t.Errorf("%s: got %v with --fields '%s'", name, err, fields)
 			continue
 		}
-		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent); got != c.want {
-			t.Errorf("%s: got  %s\nwant %s", name, got, c.want)
-		}
+		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent)
+		check.That(t, got == c.want, "%s: got  %s\nwant %s", name, got, c.want)
 	}
 	if r, err := first(t, Options{Fields: `$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`}, `2026-11-02T08:00:00.5Z lb 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET http://example.com:80/a?b HTTP/1.1" "curl/8" - -`); err != nil || r.ClientText != "192.0.2.7" {
 		t.Errorf("a classic load balancer: got %v, %v", r, err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A caddyLine is a line of Caddy's access log.
@@ -29,9 +31,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func written(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -81,9 +81,7 @@ func TestACaddyLineIsARequestThatArrivedADurationBeforeItWasWritten(t *testing.T
 		"11:59:59.75", 250 * time.Millisecond, "2001:db8::1", "example.com", "GET", "/a?b=c", "HTTP/2.0", "",
 		"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", 200, 5123, true,
 	}
-	if err != nil || len(got) != 1 || got[0] != want {
-		t.Errorf("got %+v and %v, want %+v", got, err, want)
-	}
+	check.That(t, err == nil && len(got) == 1 && got[0] == want, "got %+v and %v, want %+v", got, err, want)
 }
 
 func TestACombinedLineIsARequest(t *testing.T) {
@@ -98,19 +96,13 @@ func TestACombinedLineIsARequest(t *testing.T) {
 		`192.0.2.7 - [02/Mar/2026:12:00:00 +0000] [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.0" 200 1`:          {"12:00:00", NoDuration, "192.0.2.7", "", "GET", "/", "HTTP/1.0", "[02/Mar/2026:12:00:00 +0000]", "", 200, 1, false},
 	} {
 		got, _, err := readAll(t, Options{}, written(t, "access.log", line))
-		if err != nil || len(got) != 1 || got[0] != want {
-			t.Errorf("%s: got\n%+v and %v, want\n%+v", line, got, err, want)
-		}
+		check.That(t, err == nil && len(got) == 1 && got[0] == want, "%s: got\n%+v and %v, want\n%+v", line, got, err, want)
 	}
 }
 
 func TestAssetsHaveTheirEndings(t *testing.T) {
 	for uri, want := range map[string]bool{"/a.css": true, "/a.CSS?x=.html": true, "/a.html": false, "/index.php/x.css": false, "/": false, "/a.woff2": true, "/a.longending": false} {
-		if got := (&Request{Method: "GET", URI: uri}).Asset(); got != want {
-			t.Errorf("%s: got %v, want %v", uri, got, want)
-		}
+		check.Equal(t, (&Request{Method: "GET", URI: uri}).Asset(), want, "%s", uri)
 	}
-	if (&Request{Method: "POST", URI: "/a.css"}).Asset() {
-		t.Error("a POST counts as one for an asset")
-	}
+	check.That(t, !(&Request{Method: "POST", URI: "/a.css"}).Asset(), "a POST counts as one for an asset")
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
@@ -28,9 +29,7 @@ func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 		{100, 60, 8, 4, Robot},
 	} {
 		c := &Client{Addr: netip.MustParseAddr("192.0.2.1"), Requests: test.requests, Assets: test.assets, agents: make([]uint32, test.agents), robots: test.robots}
-		if got := c.Looks(); got != test.want {
-			t.Errorf("%+v: got %s", test, got)
-		}
+		check.Equal(t, c.Looks(), test.want, "%+v", test)
 	}
 	for agent, want := range map[string]bool{
 		"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36": false,
@@ -38,9 +37,7 @@ func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 		"curl/8.5.0": true, "python-requests/2.31": true, "-": true, "": false, "Opera/9.80 (Windows NT 6.1)": false,
 		"Mozilla/5.0 (compatible; archive.org_bot +http://archive.org)": true, "msnbot-media/1.1": true, "FeedDemon/4.5": true,
 	} {
-		if got := robot(agent); got != want {
-			t.Errorf("user agent %q: got %v for a robot, want %v", agent, got, want)
-		}
+		check.Equal(t, robot(agent), want, "user agent %q: for a robot", agent)
 	}
 }
 

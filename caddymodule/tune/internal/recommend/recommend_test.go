@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var noon = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
@@ -85,9 +86,7 @@ func TestTheLadderIsInOrderAndParses(t *testing.T) {
 	last := 0.0
 	for _, text := range ladder {
 		leak, err := leakybucket.ParseRate(text)
-		if err != nil || leak <= last {
-			t.Errorf("%s: got %v, %v, want a rate above %v", text, leak, err, last)
-		}
+		check.That(t, err == nil && leak > last, "%s: got %v, %v, want a rate above %v", text, leak, err, last)
 		last = leak
 	}
 }
@@ -108,9 +107,8 @@ func TestScrapersDoNotSetTheLimit(t *testing.T) {
 	if people.Keys != 51 || people.PeopleKeys != 50 || people.Assets != 250 || people.Requests != 1250 {
 		t.Errorf("got %d keys, %d people, %d assets, %d requests, want 51, 50, 250 and 1250", people.Keys, people.PeopleKeys, people.Assets, people.Requests)
 	}
-	if top := people.Refused[0]; top.Key != "203.0.113.1" || top.Looks != clients.Robot || top.Refused != best.RefusedRequests {
-		t.Errorf("got %+v, want the scraper with all %d refusals", top, best.RefusedRequests)
-	}
+	top := people.Refused[0]
+	check.That(t, top.Key == "203.0.113.1" && top.Looks == clients.Robot && top.Refused == best.RefusedRequests, "got %+v, want the scraper with all %d refusals", top, best.RefusedRequests)
 }
 
 func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
@@ -128,9 +126,7 @@ func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
 		{"what forgives too late does not count", []Point{point(90, 9000, 0.9), point(30, 300, 0.1)}, 1},
 		{"none forgives in time", []Point{point(9000, 9000, 0.9), point(8000, 5000, 0.1)}, 1},
 	} {
-		if got := choose(c.points); got != c.want {
-			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
-		}
+		check.Equal(t, choose(c.points), c.want, "%s", c.name)
 	}
 }
 
@@ -150,9 +146,7 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 		{"few requests", Options{Spare: 99}, long, "Only 60 requests were charged."},
 	} {
 		r := study(t, c.o, c.hits...)
-		if notes := strings.Join(append(r.Withheld, r.Notes...), "\n"); !strings.Contains(notes, c.want) {
-			t.Errorf("%s: got %s, want %q in it", c.name, notes, c.want)
-		}
+		check.Contains(t, strings.Join(append(r.Withheld, r.Notes...), "\n"), c.want, "%s", c.name)
 	}
 	var many []hit
 	for p := range 1000 {
@@ -199,9 +193,7 @@ These limits leave 100% of the people untouched:
 		"\nWho would be refused, of 3 clients:\n\n  key                                       refused        of    assets  looks like\n  203.0.113.0                                   341       400         0  robot\n    2026-11-02 12:01:06 to 2026-11-02 12:19:57, mostly /page/*, no user agent\n",
 		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("got\n%s\nwant it to contain %q", got, want)
-		}
+		check.That(t, strings.Contains(got, want), "got\n%s\nwant it to contain %q", got, want)
 	}
 }
 
@@ -216,9 +208,7 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 	if r.Caddyfile != "" || len(r.Withheld) != 4 || strings.Contains(text, "*  ") || strings.Contains(text, "Recommended:") {
 		t.Errorf("got %q and\n%s\nwant four reasons and no limit", r.Withheld, text)
 	}
-	if !strings.Contains(text, "\nTo be safe, begin with limit 120 2/s in shadow.\n") {
-		t.Errorf("got\n%s\nwant a starting point", text)
-	}
+	check.That(t, strings.Contains(text, "\nTo be safe, begin with limit 120 2/s in shadow.\n"), "got\n%s\nwant a starting point", text)
 }
 
 // Crawlers that the limit would refuse can be seen, though they name themselves late.
@@ -252,9 +242,7 @@ func TestALimitIsChecked(t *testing.T) {
 	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
 	r := study(t, Options{Spare: 99, Check: Limit{"4/m", 30}}, hits...)
 	best := r.Units.Best()
-	if best.Leak != "4/m" || best.Capacity != 30 || best.RefusedKeys != 1 || best.RefusedPeople != 0 {
-		t.Errorf("got %+v, want limit 30 4/m, which refuses the scraper alone", best)
-	}
+	check.That(t, best.Leak == "4/m" && best.Capacity == 30 && best.RefusedKeys == 1 && best.RefusedPeople == 0, "got %+v, want limit 30 4/m, which refuses the scraper alone", best)
 	// It sends one each 3 seconds: 30 fit at first, and 4 in each of 30 minutes.
 	if want := 600 - 30 - 30*4; best.RefusedRequests < want-2 || best.RefusedRequests > want+2 {
 		t.Errorf("got %d refused requests, want about %d", best.RefusedRequests, want)
