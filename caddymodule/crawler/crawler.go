@@ -96,7 +96,6 @@ func (m *Matcher) parse() (crawlers []*verify.Crawler, err error) {
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
 func (m *Matcher) MatchWithError(r *http.Request) (bool, error) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	text, _, _ = strings.Cut(text, "%") // the zone of a link-local address
 	addr, err := netip.ParseAddr(text)
 	return err == nil && m.set.Verified(addr, r.UserAgent()), nil
 }

@@ -143,9 +143,6 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 		return i.servePage(w, user)
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", "GET, HEAD, POST")
-		if len(asks) > 0 {
-			w.Header().Set("Allow", http.MethodPost)
-		}
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want POST", r.Method)}
 	case http.NewCrossOriginProtection().Check(r) != nil:
 		return forbidden("the request comes from another site: want Sec-Fetch-Site same-origin, or an Origin that is the host")

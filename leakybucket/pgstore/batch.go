@@ -79,7 +79,11 @@ func (b *batch) take(c *call, now leakybucket.Instant) {
 	clear(c.decisions)
 	store.TakeAll(c.charges, states, now, c.decisions)
 	for i := range c.charges {
-		b.row(c.names[i]).write(&c.charges[i], states[i], now)
+		// A charge of cost 0 as a rule only brings its bucket up to date, and the row says the same
+		// without that.
+		if r := b.row(c.names[i]); r.changedBy(c.charges[i].Limit, states[i], now) {
+			r.set(&c.charges[i], states[i])
+		}
 	}
 }
 
@@ -89,15 +93,6 @@ func (b *batch) settle(s *leakybucket.Settlement, r *row, now leakybucket.Instan
 	}
 	if state := s.Apply(r.state, now); state != r.state {
 		r.set(&s.Charge, state)
-	}
-}
-
-// write notes the state that a charge has left, if there is anything to write. A
-// charge of cost 0 as a rule only brings its bucket up to date, and the row says
-// the same without that.
-func (r *row) write(c *leakybucket.Charge, state leakybucket.State, now leakybucket.Instant) {
-	if r.changedBy(c.Limit, state, now) {
-		r.set(c, state)
 	}
 }
 

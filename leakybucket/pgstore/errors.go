@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -73,9 +72,4 @@ func (s *Store) advice(code string) string {
 		return ": want a higher max_connections, or a pooler such as PgBouncer"
 	}
 	return ""
-}
-
-// outOfPatience is the error of a call whose context has ended.
-func (s *Store) outOfPatience(ctx context.Context) error {
-	return fmt.Errorf("waiting for PostgreSQL at %s: %w", s.address, context.Cause(ctx))
 }

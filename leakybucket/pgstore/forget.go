@@ -30,7 +30,7 @@ func (s *Store) lookAfter(ctx context.Context) {
 	for ctx.Err() == nil {
 		var pages *int64 // nil if there is no table
 		s.tries(ctx, func(ctx context.Context) error {
-			return s.besideBatches(ctx, func() error { return s.pool.QueryRow(ctx, s.sql["size"], pgx.QueryExecModeExec, s.table).Scan(&pages) })
+			return holding(ctx, s.beside, func() error { return s.pool.QueryRow(ctx, s.sql["size"], pgx.QueryExecModeExec, s.table).Scan(&pages) })
 		})
 		if pages == nil || *pages == 0 {
 			pause(ctx, min(s.forgetEvery, mostPause))
@@ -60,7 +60,7 @@ func (s *Store) forgetPart(ctx context.Context, page uint32) {
 	for deleted := int64(forgetMost); deleted == forgetMost; {
 		deleted = 0
 		s.tries(ctx, func(ctx context.Context) error {
-			return s.besideBatches(ctx, func() error {
+			return holding(ctx, s.beside, func() error {
 				tag, err := s.pool.Exec(ctx, s.sql["forget"], pgx.QueryExecModeExec, tid(page), tid(page+forgetPages), instantParam(s.heldAt()), int64(forgetMost))
 				deleted = tag.RowsAffected()
 				return err

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -42,7 +43,7 @@ func (s *Store) call(ctx context.Context, c *call) error {
 	case errors.Is(err, coalesce.ErrClosed):
 		return errClosed
 	case err != nil:
-		return s.outOfPatience(ctx)
+		return fmt.Errorf("waiting for PostgreSQL at %s: %w", s.address, context.Cause(ctx))
 	}
 	return c.err
 }

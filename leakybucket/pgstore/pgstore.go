@@ -42,7 +42,7 @@ type Store struct {
 	forgetEvery time.Duration // one search of the whole table for expired buckets
 	onError     func(error)
 
-	beside chan struct{} // held by what uses a connection and is no batch, and while a test sets the clock
+	beside chan struct{} // held by what uses a connection and is no batch, so that no batch waits for one; and while a test sets the clock
 	held   atomic.Int64  // the clock of tests; 0 is the server's
 }
 
@@ -201,18 +201,12 @@ func (s *Store) onTable(ctx context.Context, statement func() error) (err error)
 		if err = s.prepare(ctx); err != nil {
 			return err
 		}
-		if err = s.besideBatches(ctx, statement); !isCode(err, undefinedTable) && !isCode(err, undefinedColumn) {
+		if err = holding(ctx, s.beside, statement); !isCode(err, undefinedTable) && !isCode(err, undefinedColumn) {
 			return err
 		}
 		s.prepared.Store(false) // look at the table again
 	}
 	return err
-}
-
-// besideBatches lets f use a connection when nothing else but a batch does, so that no batch
-// waits for one.
-func (s *Store) besideBatches(ctx context.Context, f func() error) error {
-	return holding(ctx, s.beside, f)
 }
 
 // holding calls f while it holds a lock, which is a channel of one place.

@@ -72,7 +72,7 @@ func (s *Store) lastRow() []byte { return []byte(s.prefix + lastSign) }
 func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	return s.explain(s.besideBatches(ctx, func() error {
+	return s.explain(holding(ctx, s.beside, func() error {
 		err := s.sendAlone(ctx, fill, each)
 		if isCode(err, undefinedTable) {
 			if err = s.createRegistry(ctx); err == nil {

@@ -136,9 +136,6 @@ func (t *target) dial(ctx context.Context, address string, dialer *net.Dialer, c
 	return &guard{Conn: conn, pushes: t.mode == sentinel}, nil
 }
 
-// start begins to connect in the background. Only the first call does anything.
-func (c *connection) start() { c.begin.Do(func() { go c.connect() }) }
-
 // connect tries until there is a client or the connection is closed.
 func (c *connection) connect() {
 	for c.ending.Err() == nil {
@@ -181,7 +178,7 @@ func (c *connection) ready(ctx context.Context) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c.start()
+	c.begin.Do(func() { go c.connect() })
 	select {
 	case <-c.trying.Done(): // mostly, and without a lock
 	default:

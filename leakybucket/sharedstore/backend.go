@@ -253,7 +253,9 @@ func (b *Backend) changed(to gobreaker.State) {
 	case to == gobreaker.StateOpen && !b.down.Load():
 		b.since = time.Now()
 		b.down.Store(true)
-		b.notifier.down(*b.failed.Load())
+		why := *b.failed.Load()
+		b.notifier.isNew(why)
+		b.notifier.notify(func(o Observer) { o.Down(why) })
 		go b.revive()
 	case to == gobreaker.StateClosed:
 		b.down.Store(false)

@@ -99,12 +99,6 @@ func (t *notifier) count(what func(Observer)) {
 	}
 }
 
-// down says that an outage begins.
-func (t *notifier) down(err error) {
-	t.isNew(err)
-	t.notify(func(o Observer) { o.Down(err) })
-}
-
 // failed passes on why a call failed, if that is worth a line.
 func (t *notifier) failed(what string, err error) {
 	if t.isNew(err) {

@@ -94,12 +94,8 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	if l.refuted.left(c, now) > 0 {
 		return false
 	}
-	bits := networkIPv6
-	if c.addr.Is4() {
-		bits = networkIPv4
-	}
-	of, err := c.addr.WithZone("").Prefix(bits)
-	if err == nil && l.running < lookupsAtOnce && l.networks.left(of, now) == 0 && l.networks.keep(of, networkEvery, now) {
+	of := bucketkey.ClientPrefix(c.addr, networkIPv4, networkIPv6)
+	if l.running < lookupsAtOnce && l.networks.left(of, now) == 0 && l.networks.keep(of, networkEvery, now) {
 		l.running++
 		go l.lookUp(c, of, resolver)
 	}
