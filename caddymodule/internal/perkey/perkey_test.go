@@ -240,7 +240,7 @@ func TestKeysOfOneNameShareABucket(t *testing.T) {
 
 func TestKeysThatShareABucketNeedTheSameLimit(t *testing.T) {
 	_, err := NewTable(tableOf("t", "x -> 1 1/s", "a -> gold => acme", "b -> 5 1/s => acme"))
-	wantError(t, "two limits", err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit")
+	check.Error(t, err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit", "two limits")
 	if wrong, is := errors.AsType[*option.Error](err); !is || wrong.At != 2 {
 		t.Errorf("got %+v, want it about the third override", wrong)
 	}
