@@ -35,7 +35,7 @@ type Guest struct {
 // Join lets a module use the throttle app of its config. The app then runs even if the config
 // has no zones.
 func Join(ctx caddy.Context) (*Guest, error) {
-	e, err := engine.EngineOf(ctx)
+	e, err := engine.Of(ctx)
 	if err != nil {
 		return nil, err
 	}

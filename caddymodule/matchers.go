@@ -39,7 +39,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) (err error) {
 			return option.ErrAsksThrottle
 		}
 	}
-	if m.app, err = engine.EngineOf(ctx); err != nil {
+	if m.app, err = engine.Of(ctx); err != nil {
 		return err
 	}
 	m.app.ReadVerdicts(ctx)

@@ -36,7 +36,7 @@ func (Seen) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the app with the zones.
 func (s *Seen) Provision(ctx caddy.Context) (err error) {
-	s.app, err = engine.EngineOf(ctx)
+	s.app, err = engine.Of(ctx)
 	return err
 }
 

@@ -34,7 +34,7 @@ func TestTheShortWayIsNoOther(t *testing.T) {
 		seed := testseed.Of(t)
 		rng := rand.New(rand.NewPCG(seed, 0))
 		fast := newLimiter(t, memstore.New(memstore.Options{}), 10, 1, leakybucket.LimiterOptions{})
-		any := newLimiter(t, anyStore{memstore.New(memstore.Options{})}, 10, 1, leakybucket.LimiterOptions{Zone: "z"})
+		general := newLimiter(t, anyStore{memstore.New(memstore.Options{})}, 10, 1, leakybucket.LimiterOptions{Zone: "z"})
 		for step := range 3000 {
 			key, cost := fmt.Sprint(rng.IntN(3)), math.Round(40*rng.Float64())/4
 			switch rng.IntN(6) {
@@ -56,19 +56,19 @@ func TestTheShortWayIsNoOther(t *testing.T) {
 					one, oneErr = wait(func(ctx context.Context) error { return fast.Wait(ctx, key, cost) })
 				})
 				both.Go(func() {
-					other, otherErr = wait(func(ctx context.Context) error { return any.Wait(ctx, key, cost) })
+					other, otherErr = wait(func(ctx context.Context) error { return general.Wait(ctx, key, cost) })
 				})
 				both.Wait()
 				check.Assume(t, one == other && fmt.Sprint(oneErr) == fmt.Sprint(otherErr), "seed %d, step %d: waiting for %v: got %v, %v and %v, %v", seed, step, cost, one, oneErr, other, otherErr)
 			case 2:
 				limit := leakybucket.Limit{Capacity: 5 + float64(rng.IntN(10)), Leak: 1 + float64(rng.IntN(3))}
-				check.Assume(t, fast.SetLimit(limit) == nil && any.SetLimit(limit) == nil && fast.Limit() == any.Limit(), "seed %d, step %d: %v was refused", seed, step, limit)
+				check.Assume(t, fast.SetLimit(limit) == nil && general.SetLimit(limit) == nil && fast.Limit() == general.Limit(), "seed %d, step %d: %v was refused", seed, step, limit)
 			default:
-				one, other := must(fast.Take(t.Context(), key, cost)), must(any.Take(t.Context(), key, cost))
+				one, other := must(fast.Take(t.Context(), key, cost)), must(general.Take(t.Context(), key, cost))
 				check.Assume(t, one == other, "seed %d, step %d: taking %v: got %+v and %+v", seed, step, cost, one, other)
 				if rng.IntN(2) == 0 {
 					actual := max(0, cost+math.Round(20*rng.NormFloat64())/4)
-					check.OK(t, errors.Join(fast.Settle(t.Context(), key, one, actual), any.Settle(t.Context(), key, other, actual)))
+					check.OK(t, errors.Join(fast.Settle(t.Context(), key, one, actual), general.Settle(t.Context(), key, other, actual)))
 				}
 			}
 		}

@@ -171,6 +171,6 @@ func plainly(err error, address string) error {
 // printf writes what people read.
 func (c *client) printf(format string, args ...any) {
 	if !c.json {
-		fmt.Fprintf(c.out, format, args...)
+		_, _ = fmt.Fprintf(c.out, format, args...)
 	}
 }

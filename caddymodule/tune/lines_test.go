@@ -84,8 +84,8 @@ func madeLog(seed uint64, hosts []string) string {
 		at, every := rng.Float64()*86400, .2+rng.Float64()*10
 		for n := range 150 + rng.IntN(200) {
 			at += rng.ExpFloat64() * every
-			switch addr := fmt.Sprintf("203.0.113.%d", s); {
-			case s%2 == 0:
+			switch addr := fmt.Sprintf("203.0.113.%d", s); s % 2 {
+			case 0:
 				add(at, addr, "python-requests/2.32", "GET", strings.ReplaceAll(pages[rng.IntN(len(pages))], "%d", fmt.Sprint(n)), []int{200, 200, 404}[rng.IntN(3)])
 			default:
 				add(at, addr, "Mozilla/5.0", "POST", logIns[seed%5], []int{200, 401, 403, 302}[rng.IntN(4)])

@@ -117,7 +117,7 @@ func TestStaticFilesThatAreNotHereGoByTheirEndings(t *testing.T) {
 	config := writeFile(t, "Caddyfile", ":80 {\nroot * /srv/absent\nthrottle {\nexempt static_files\nzone pages {\nlimit 5 1/m\n}\n}\nrespond ok\n}\n")
 	r := ranJSON[tune.Report](t, "replay", "--config", config, log)
 	want := recommended(t, log).Zones[0].Requests
-	if got := int(r.Zones[0].Requests); got != want || !strings.Contains(strings.Join(r.Notes, "\n"), "/srv/absent, which is not here: static_files exempts static assets by their endings") {
+	if got := r.Zones[0].Requests; got != want || !strings.Contains(strings.Join(r.Notes, "\n"), "/srv/absent, which is not here: static_files exempts static assets by their endings") {
 		t.Errorf("got %d requests and the notes %q, want %d without assets, and that it says so", got, r.Notes, want)
 	}
 }

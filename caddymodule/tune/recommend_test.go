@@ -253,7 +253,7 @@ func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
 	checked := recommended(t, log, "--check", "60 1/s").Zones[0].Units.Best()
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone pages {\nexempt path *.css\nlimit 60 1/s\n}\n}\n}\n")
 	z := ranJSON[tune.Report](t, "replay", "--config", config, log).Zones[0]
-	if int(z.Decisions["refused"]) != checked.RefusedRequests || z.RefusedKeys != checked.RefusedKeys {
+	if z.Decisions["refused"] != checked.RefusedRequests || z.RefusedKeys != checked.RefusedKeys {
 		t.Errorf("got %v of %d keys refused by replay without assets, want %d of %d as --check says", z.Decisions["refused"], z.RefusedKeys, checked.RefusedRequests, checked.RefusedKeys)
 	}
 }

@@ -82,7 +82,7 @@ func newPlayer(config []byte) (_ *player, err error) {
 			cancel()
 		}
 	}()
-	if rp.app, err = engine.EngineOf(loading); err != nil {
+	if rp.app, err = engine.Of(loading); err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(whole.Apps.HTTP.Servers)) {

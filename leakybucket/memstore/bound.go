@@ -22,7 +22,10 @@ type room struct {
 
 // block notes that a block lasts until an instant.
 func (r *room) block(until leakybucket.Instant) {
-	for last := r.lastBlock.Load(); last < int64(until) && !r.lastBlock.CompareAndSwap(last, int64(until)); last = r.lastBlock.Load() {
+	for {
+		if last := r.lastBlock.Load(); last >= int64(until) || r.lastBlock.CompareAndSwap(last, int64(until)) {
+			return
+		}
 	}
 }
 

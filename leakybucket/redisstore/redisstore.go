@@ -127,7 +127,7 @@ func newStore(connection *connection, o Options) (*Store, error) {
 	if connection.target.mode == cluster {
 		s.prefix = cmp.Or(o.Prefix, defaultClusterPrefix)
 		if !tagged.MatchString(s.prefix) {
-			return nil, fmt.Errorf("invalid prefix %q for a cluster: want a {tag} in it, such as {shop}:", o.Prefix)
+			return nil, fmt.Errorf("invalid prefix %q for a cluster: want {shop}: or another {tag} in it", o.Prefix)
 		}
 	}
 	s.lanes = coalesce.New(batching, s.sendBatch)

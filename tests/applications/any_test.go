@@ -161,8 +161,10 @@ var anyApplications = []*anApplication{
 			b.visit("/host.php?action=&filter=pump")
 		},
 		tabs: func(n int) string {
-			return "/" + []string{"index", "graph_view", "host", "data_sources", "graphs", "tree", "host_templates", "graph_templates", "data_templates",
-				"cdef", "color", "about"}[n%12] + ".php"
+			return "/" + []string{
+				"index", "graph_view", "host", "data_sources", "graphs", "tree", "host_templates", "graph_templates", "data_templates",
+				"cdef", "color", "about",
+			}[n%12] + ".php"
 		},
 	},
 }
@@ -482,8 +484,10 @@ type browser struct {
 
 func browse(s *system.Trial, t *testing.T, address string) *browser {
 	jar, _ := cookiejar.New(nil) // never fails
-	return &browser{Trial: s, t: t, address: address, client: &http.Client{Transport: s.Client.Transport, Jar: jar, Timeout: time.Minute},
-		loaded: make(map[string]bool)}
+	return &browser{
+		Trial: s, t: t, address: address, client: &http.Client{Transport: s.Client.Transport, Jar: jar, Timeout: time.Minute},
+		loaded: make(map[string]bool),
+	}
 }
 
 // do sends a request, follows where it leads, and returns the page and its address.

@@ -51,8 +51,10 @@ func (s *sees) overlooked() string {
 // forms are pieces of requests, by kind of body: pairs, parts and JSON.
 var forms = [3][]string{
 	{"pwd=x", "log=a", "&", "&", "&", "=", "pwd", "log", "user[password]=x", "user%5Bpassword%5D=", "pwd[]=x", "p.wd=x", "%70wd=x", "log=b", "log[]=a", ";", "+", "%00", "[", "]", "%", "x=y", " ", "\n", "\x00", "\xff", "user", "[password]", "pwd%00=x", "&pwd=", "{", "\"", "PWD=x", "_"},
-	{"--x\r\nContent-Disposition: form-data; name=\"pwd\"\r\n\r\nx\r\n", "--x\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\na\r\n", "--x\r\n", "--x--\r\n", "--x", "\r\n", "\r\n\r\n", "\n", "Content-Disposition: form-data; name=", "pwd", "\"pwd\"", "'pwd'", "\"", ";", "; filename=\"a\"", "; name=log", "x",
-		"--x\ncontent-disposition:form-data;name=pwd\n\nx\n", "content-type: text/plain\r\n", "Content-Transfer-Encoding: base64\r\n", "user[password]", "--x\r\nContent-Disposition: form-data; name=\"user[password]\"\r\n\r\nx\r\n", "\t", "\\", "--x\r\nContent-Disposition: form-data; filename=\"a\"; name=\"pwd\"\r\n\r\nx\r\n", "\x00"},
+	{
+		"--x\r\nContent-Disposition: form-data; name=\"pwd\"\r\n\r\nx\r\n", "--x\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\na\r\n", "--x\r\n", "--x--\r\n", "--x", "\r\n", "\r\n\r\n", "\n", "Content-Disposition: form-data; name=", "pwd", "\"pwd\"", "'pwd'", "\"", ";", "; filename=\"a\"", "; name=log", "x",
+		"--x\ncontent-disposition:form-data;name=pwd\n\nx\n", "content-type: text/plain\r\n", "Content-Transfer-Encoding: base64\r\n", "user[password]", "--x\r\nContent-Disposition: form-data; name=\"user[password]\"\r\n\r\nx\r\n", "\t", "\\", "--x\r\nContent-Disposition: form-data; filename=\"a\"; name=\"pwd\"\r\n\r\nx\r\n", "\x00",
+	},
 	{"{", "}", "[", "]", ",", ":", `"pwd":"x"`, `"log":"a"`, `{"pwd":"x","log":"a"}`, `"user":{"password":1}`, `"\u0070wd":1`, `"pwd"`, `"`, `\`, "1", "null", " ", "\ufeff", "\x00", `"log":["a"]`, `{"log":"b"`, "/**/", "\n", `"log\u0000":1`, "\xff", `"x":{`, "true", `{"user":`, `{"password":"x"}`, `"pwd":null`},
 }
 
@@ -147,7 +149,7 @@ http://:%d {
 			}
 			random := rand.New(rand.NewPCG(seed, 2))
 			path := map[string]string{"php": "/fields.php", "rack": "/fields"}[site.Name]
-			sent, seen, clear := 0, 0, 0
+			sent, seen, plain := 0, 0, 0
 			var conn net.Conn
 			var answers *bufio.Reader
 			for ; sent < least || time.Now().Before(until); sent++ {
@@ -173,14 +175,14 @@ http://:%d {
 				}
 				if got.Passwords > 0 {
 					if seen++; got.Key != "@unclear" {
-						clear++
+						plain++
 					}
 				}
 				wrong := got.overlooked()
 				check.Assume(t, wrong == "", "seed %d: %s: %s is told %+v of\n%q", seed, wrong, site.Name, got, text)
 			}
-			t.Logf("%d requests from seed %d: %d with a password that %s sees, of which %d were clear", sent, seed, seen, site.Name, clear)
-			check.That(t, clear != 0, "got no request whose password was read, want some")
+			t.Logf("%d requests from seed %d: %d with a password that %s sees, of which %d were plain", sent, seed, seen, site.Name, plain)
+			check.That(t, plain != 0, "got no request whose password was read, want some")
 		})
 	}
 }

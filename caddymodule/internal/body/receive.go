@@ -252,7 +252,7 @@ type begun struct {
 
 // Read implements io.Reader.
 func (b *begun) Read(p []byte) (n int, err error) {
-	if n, err = b.Received.Read(p); err == io.EOF {
+	if n, err = b.Received.Read(p); errors.Is(err, io.EOF) {
 		return b.client.Read(p)
 	}
 	return n, err

@@ -360,7 +360,7 @@ func TestBodiesThatLieAboutTheirLength(t *testing.T) {
 		served := 0
 		server := listen(t, receives(newStore(t, Bounds{}), 0, func(_ http.ResponseWriter, r *http.Request, _ *Received, err error) {
 			served++
-			got, want := "-", error(ErrLeft)
+			got, want := "-", ErrLeft
 			if test.want != "-" {
 				data, _ := io.ReadAll(r.Body)
 				got, want = string(data), nil

@@ -57,7 +57,7 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 			n += len(more)
 			continue
 		}
-		written, err := last.block.file.WriteAt(more, last.block.offset()+int64(last.size))
+		written, err := last.block.WriteAt(more, last.block.offset()+int64(last.size))
 		last.size += written
 		n += written
 		if err != nil {
@@ -109,8 +109,8 @@ func (s *Spool) peek(p []byte, segment, from int) (int, error) {
 	if g.piece != nil {
 		return copy(p, g.piece[from:]), nil
 	}
-	n, err := g.block.file.ReadAt(p[:min(len(p), g.size-from)], g.block.offset()+int64(from))
-	if err == io.EOF { // somebody has cut the file
+	n, err := g.block.ReadAt(p[:min(len(p), g.size-from)], g.block.offset()+int64(from))
+	if errors.Is(err, io.EOF) { // somebody has cut the file
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {

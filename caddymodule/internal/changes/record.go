@@ -73,7 +73,7 @@ func (r *record) journaled(via string) override.Change {
 
 // check returns an error for what no Caddy of this version can have made.
 func (r *record) check() error {
-	switch err := r.Entry.Check(); {
+	switch err := r.Check(); {
 	case err != nil:
 		return err
 	case r.Number <= 0 || r.Number >= mostNumber:

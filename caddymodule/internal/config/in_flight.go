@@ -279,6 +279,7 @@ type Rank struct {
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 }
 
+// The ranks that a line may give.
 const (
 	RankMember  = "member"
 	RankCrawler = "crawler"

@@ -73,9 +73,9 @@ type Engine struct {
 	form    *form.Plan // what zones want of bodies; see [Engine.joinForm]
 }
 
-// EngineOf returns what runs of the config that a module is provisioned for, which may be
+// Of returns what runs of the config that a module is provisioned for, which may be
 // within the app.
-func EngineOf(ctx caddy.Context) (*Engine, error) {
+func Of(ctx caddy.Context) (*Engine, error) {
 	type app interface{ Engine() *Engine }
 	for _, within := range ctx.Modules() {
 		if a, ok := within.(app); ok {

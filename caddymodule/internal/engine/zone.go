@@ -65,6 +65,7 @@ type ZoneState struct {
 	name    string
 }
 
+// StateKey returns the key of the state of a zone name in the pool.
 func StateKey(name string) string { return "zone " + name }
 
 // JoinState returns the state of a zone name, which is made when the first config wants it.

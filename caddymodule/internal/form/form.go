@@ -350,7 +350,7 @@ func skipBlanks(in *bufio.Reader) error {
 }
 
 func ignoreEOF(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err

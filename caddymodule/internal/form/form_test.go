@@ -56,7 +56,7 @@ func (r *Reading) field(i int) string {
 
 // count returns a number, or unclear.
 func (r *Reading) count(i int) string {
-	if n, clear := r.Items(Array(i)); clear {
+	if n, sure := r.Items(Array(i)); sure {
 		return strconv.Itoa(n)
 	}
 	return "unclear"
@@ -575,7 +575,7 @@ func FuzzBody(f *testing.F) {
 				see(i, *value)
 			}
 		}
-		if n, clear := r.Items(5); clear && n < len(value.Rows) {
+		if n, sure := r.Items(5); sure && n < len(value.Rows) {
 			t.Errorf("rows of %q: got %d, and Go sees %d", data, n, len(value.Rows))
 		}
 	})

@@ -3,6 +3,7 @@ package form
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"regexp"
 	"strings"
@@ -62,7 +63,7 @@ func (r *Reading) parts(contentType string, in *bufio.Reader) error {
 
 // unlessFailed returns errUnclear, if it is not reading that has failed.
 func unlessFailed(err error) error {
-	if err == nil || err == io.EOF {
+	if err == nil || errors.Is(err, io.EOF) {
 		return errUnclear
 	}
 	return err

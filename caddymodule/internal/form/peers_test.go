@@ -91,7 +91,7 @@ type judge struct {
 	url    string
 	client http.Client
 	rack   *peertest.Peer
-	clear  int // how many fields and arrays that are seen were clear
+	sure   int // how many fields and arrays that are seen were sure
 	seen   int
 }
 
@@ -170,7 +170,7 @@ func (j *judge) hold(t *testing.T, of *request, trees []seen) {
 			for _, keys := range asked.fields[name] {
 				for _, s := range tree.at(keys...) {
 					if j.seen++; state == One {
-						j.clear++
+						j.sure++
 					}
 					if state == Absent || state == One && (s.Text == nil || string(*s.Text) != value) {
 						t.Errorf("%s %s: got %q (%v), and reader %d sees %+v", name, about, value, state, i, s)
@@ -180,7 +180,7 @@ func (j *judge) hold(t *testing.T, of *request, trees []seen) {
 		}
 	}
 	for path, a := range j.arrays {
-		n, clear := r.Items(a)
+		n, sure := r.Items(a)
 		for i, tree := range trees {
 			most, inJSON := 0, i%3 == 2
 			if path == "" && inJSON {
@@ -193,11 +193,11 @@ func (j *judge) hold(t *testing.T, of *request, trees []seen) {
 				most = 0 // in queries, arrays are not counted
 			}
 			if most > 0 {
-				if j.seen++; clear {
-					j.clear++
+				if j.seen++; sure {
+					j.sure++
 				}
 			}
-			if clear && n < most {
+			if sure && n < most {
 				t.Errorf("%s %s: got %d items, and reader %d sees %d", path, about, n, i, most)
 			}
 		}
@@ -389,5 +389,5 @@ func TestPeers(t *testing.T) {
 		}
 		j.judge(t, requests)
 	}
-	t.Logf("%d requests from seed %d: of %d values and arrays that PHP and Rack see, %d were clear", n, seed, j.seen, j.clear)
+	t.Logf("%d requests from seed %d: of %d values and arrays that PHP and Rack see, %d were sure", n, seed, j.seen, j.sure)
 }

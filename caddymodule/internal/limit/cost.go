@@ -152,8 +152,8 @@ func (z *Zone) costOfBody(c *Cost, s *Subject) (cost float64, known bool) {
 	if !s.whole() || s.Request.ContentLength > z.ReadBody.bytes {
 		return 0, false
 	}
-	items, clear := s.Form(z.Key.Form).Items(c.items)
-	return float64(max(1, items)), clear
+	items, known := s.Form(z.Key.Form).Items(c.items)
+	return float64(max(1, items)), known
 }
 
 // mostReadBody is in bytes.

@@ -285,8 +285,8 @@ func (a *evaluation) charge(o *Outcome, k *Bucket, shadow bool, cost float64) {
 	z := o.Zone
 	z.Charge(&o.Charge, k, shadow, cost)
 	if z.TrustDevices != nil {
-		if o.device = z.DeviceClient(&a.Subject, k); o.device != nil {
-			o.Key = DeviceKey(k.Name, o.device)
+		if o.device = z.deviceClient(&a.Subject, k); o.device != nil {
+			o.Key = deviceKey(k.Name, o.device)
 		}
 	}
 	if z.Block != nil {

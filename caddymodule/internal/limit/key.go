@@ -407,13 +407,13 @@ func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
 		return c, false
 	}
 	z.Charge(&c, &k, z.InShadow(s.Overrides, k.Name), 0)
-	c.Key = DeviceKey(k.Name, z.DeviceClient(s, &k))
+	c.Key = deviceKey(k.Name, z.deviceClient(s, &k))
 	return c, true
 }
 
-// DeviceClient returns what device cookies tell of a request to an account, or nil if the
+// deviceClient returns what device cookies tell of a request to an account, or nil if the
 // zone trusts no devices or the request names no account.
-func (z *Zone) DeviceClient(s *Subject, k *Bucket) *deviceClient {
+func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
 	if z.TrustDevices == nil || !k.own {
 		return nil
 	}
@@ -424,9 +424,9 @@ func (z *Zone) DeviceClient(s *Subject, k *Bucket) *deviceClient {
 	return z.TrustDevices.client(s.Request, host, k.Name, k.Account, z.Key.folding(), time.Now())
 }
 
-// DeviceKey returns the key of a client's device, or that of the account if no device is
+// deviceKey returns the key of a client's device, or that of the account if no device is
 // known. No client can spell it, since a leading @ is escaped in parts.
-func DeviceKey(account string, client *deviceClient) string {
+func deviceKey(account string, client *deviceClient) string {
 	if place, known := client.Place(); known {
 		return account + "/@device/" + strconv.Itoa(place)
 	}

@@ -49,6 +49,7 @@ type KeySource struct {
 	Fold string `json:"fold,omitempty"`
 }
 
+// KeySources say in errors what a part of a key may be.
 const KeySources = "client_ip, header <name>, cookie <name>, query <name>, field <name> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
 
 // SourceWords are the key sources without placeholders.
@@ -131,58 +132,58 @@ func (k *Key) compileSources(digest bool) error {
 }
 
 // compile compiles a part of a key.
-func (source KeySource) compile(key *Key, digest bool) (part, error) {
+func (k KeySource) compile(key *Key, digest bool) (part, error) {
 	none := part{}
-	switch named := slices.Contains(NamedSources, source.Source); {
-	case named && source.Name == "":
-		return none, fmt.Errorf("key source %q has no name: want one after it", source.Source)
-	case !named && source.Name != "":
-		return none, fmt.Errorf("key source %q takes no name: unexpected %q", source.Source, source.Name)
-	case source.Source == "text" && source.Text == "":
+	switch named := slices.Contains(NamedSources, k.Source); {
+	case named && k.Name == "":
+		return none, fmt.Errorf("key source %q has no name: want one after it", k.Source)
+	case !named && k.Name != "":
+		return none, fmt.Errorf("key source %q takes no name: unexpected %q", k.Source, k.Name)
+	case k.Source == "text" && k.Text == "":
 		return none, errors.New("key source \"text\" has no text")
-	case source.Source != "text" && source.Text != "":
-		return none, fmt.Errorf("key source %q takes no text: unexpected %q", source.Source, source.Text)
-	case source.Fold != "" && !source.Folds():
-		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", source.Source)
-	case foldings[source.Fold] == nil:
-		return none, option.Unknown("word", source.Fold, " after fold", FoldWords)
+	case k.Source != "text" && k.Text != "":
+		return none, fmt.Errorf("key source %q takes no text: unexpected %q", k.Source, k.Text)
+	case k.Fold != "" && !k.Folds():
+		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", k.Source)
+	case foldings[k.Fold] == nil:
+		return none, option.Unknown("word", k.Fold, " after fold", FoldWords)
 	}
-	source = source.plain()
-	switch source.Source {
+	k = k.plain()
+	switch k.Source {
 	case "client_ip":
 		return part{clientIP: true}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
-		if !httpguts.ValidHeaderFieldName(source.Name) {
-			return none, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", source.Name)
+		if !httpguts.ValidHeaderFieldName(k.Name) {
+			return none, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", k.Name)
 		}
-		if source.Name == "Host" {
+		if k.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
 		// One that is sent twice is missing, because the upstream may read the other value.
-		return part{read: func(s *Subject) string { return response.Single(s.Request.Header[source.Name]) }, digest: digest}, nil
+		return part{read: func(s *Subject) string { return response.Single(s.Request.Header[k.Name]) }, digest: digest}, nil
 	case "cookie":
-		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
-			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
+		if !httpguts.ValidHeaderFieldName(k.Name) { // the same letters are valid
+			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", k.Name)
 		}
 		return part{digest: digest, read: func(s *Subject) string {
-			if sent := s.Request.CookiesNamed(source.Name); len(sent) == 1 {
+			if sent := s.Request.CookiesNamed(k.Name); len(sent) == 1 {
 				return sent[0].Value
 			}
 			return ""
 		}}, nil
 	case "query":
-		if strings.ContainsAny(source.Name, "=&?") {
-			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
+		if strings.ContainsAny(k.Name, "=&?") {
+			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", k.Name, cmp.Or(strings.Trim(k.Name, "=&?"), "s"))
 		}
-		return part{read: func(s *Subject) string { return response.Single(s.Request.URL.Query()[source.Name]) }, digest: digest}, nil
+		return part{read: func(s *Subject) string { return response.Single(s.Request.URL.Query()[k.Name]) }, digest: digest}, nil
 	case "field":
-		if _, err := new(form.Plan).Field(source.Name); err != nil {
+		if _, err := new(form.Plan).Field(k.Name); err != nil {
 			return none, err
 		}
-		return part{field: source.Name, fold: foldings[source.Fold], digest: digest}, nil
+		return part{field: k.Name, fold: foldings[k.Fold], digest: digest}, nil
 	case "basic_user":
-		folding := foldings[source.Fold]
+		folding := foldings[k.Fold]
 		return part{fold: folding, digest: digest, read: func(s *Subject) string {
 			if len(s.Request.Header["Authorization"]) != 1 {
 				return "" // see [unclearUser], also of one that is not written as RFC 7617 has it
@@ -200,15 +201,15 @@ func (source KeySource) compile(key *Key, digest bool) (part, error) {
 		}
 		return part{read: key.Route}, nil
 	case "text":
-		return part{read: func(*Subject) string { return source.Text }}, nil
+		return part{read: func(*Subject) string { return k.Text }}, nil
 	}
-	if !strings.Contains(source.Source, "{") {
-		if meant := option.Nearest(source.Source, SourceWords); meant != "" {
-			return none, fmt.Errorf("unknown key source %q: did you mean %s?", source.Source, meant)
+	if !strings.Contains(k.Source, "{") {
+		if meant := option.Nearest(k.Source, SourceWords); meant != "" {
+			return none, fmt.Errorf("unknown key source %q: did you mean %s?", k.Source, meant)
 		}
-		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, KeySources)
+		return none, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
 	}
-	template, err := parseTemplate(source.Source)
+	template, err := parseTemplate(k.Source)
 	return part{template: template}, err
 }
 
@@ -377,8 +378,8 @@ func unclearUser(r *http.Request) bool {
 	headers := r.Header["Authorization"]
 	for _, header := range headers {
 		if scheme := "basic"; len(header) >= len(scheme) && strings.EqualFold(header[:len(scheme)], scheme) {
-			_, _, clear := r.BasicAuth()
-			return !clear || len(headers) > 1
+			_, _, plain := r.BasicAuth()
+			return !plain || len(headers) > 1
 		}
 	}
 	return false

@@ -85,6 +85,7 @@ func CheckTails(set caddy.ModuleMap) error {
 	return nil
 }
 
+// CheckTailsOf refuses paths that name a script of PHP but not what may follow its name.
 func CheckTailsOf(paths []string) error {
 	for _, path := range paths {
 		if strings.HasSuffix(path, ".php") && !strings.ContainsAny(strings.TrimPrefix(path, "*"), "*{[") && !slices.Contains(paths, path+"*") && !slices.Contains(paths, path+"/*") {
@@ -172,6 +173,7 @@ func CheckVariable(text string) error {
 	return nil
 }
 
+// ErrAsksThrottle is the error of a matcher that would ask the zone it is for.
 var ErrAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
 
 // Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a

@@ -118,8 +118,10 @@ func TestWhatNobodyCanMeanIsRefused(t *testing.T) {
 	}
 	long := strings.Repeat("x", longestNote+1)
 	for _, span := range []Span{
-		{Since: night, Until: night.Add(-1)}, {Since: night, Until: night.Add(Longest + 1)},
-		{Since: night, Until: night.Add(1), By: long}, {Since: night, Until: night.Add(1), Note: long},
+		{Since: night, Until: night.Add(-1)},
+		{Since: night, Until: night.Add(Longest + 1)},
+		{Since: night, Until: night.Add(1), By: long},
+		{Since: night, Until: night.Add(1), Note: long},
 	} {
 		wrong = append(wrong, Entry{Name: Name{Kind: OfShadow}, Span: span})
 	}

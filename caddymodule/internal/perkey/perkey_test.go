@@ -295,7 +295,6 @@ func TestOverridesThatAreWrong(t *testing.T) {
 	config.IPv4Bits = 24
 	_, err := NewTable(config)
 	check.Error(t, err, `override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`, "203.0.113.7 of /24")
-
 }
 
 const tooSlow = "invalid limit: a full bucket must drain within 20 years"

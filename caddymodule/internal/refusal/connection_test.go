@@ -61,7 +61,7 @@ func connect(t *testing.T, directives string) client {
 	var there net.Conn
 	c.Conn, there = net.Pipe()
 	c.Reader = bufio.NewReader(c.Conn)
-	t.Cleanup(func() { c.Conn.Close() })
+	t.Cleanup(func() { c.Close() })
 	listener <- there
 	return c
 }

@@ -277,7 +277,7 @@ func drain(w http.ResponseWriter, r *http.Request) {
 		return // there is no connection
 	}
 	if r.Header["Expect"] == nil { // reading would ask for the body
-		if _, err := io.CopyN(io.Discard, r.Body, maxDrain+1); err == io.EOF {
+		if _, err := io.CopyN(io.Discard, r.Body, maxDrain+1); errors.Is(err, io.EOF) {
 			return
 		}
 	}

@@ -68,7 +68,7 @@ func (w *Writer) Final(status int) bool {
 	w.Status = status
 	if w.Bodiless() {
 		w.Declared = 0
-	} else if length := w.ResponseWriter.Header()["Content-Length"]; len(length) > 0 {
+	} else if length := w.Header()["Content-Length"]; len(length) > 0 {
 		if n, err := strconv.ParseInt(length[0], 10, 64); err == nil {
 			w.Declared = n
 		}

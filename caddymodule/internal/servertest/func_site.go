@@ -160,7 +160,7 @@ func InBubble(t *testing.T, f func(t *testing.T)) {
 func (s *FuncSite) Get(path string) (w *httptest.ResponseRecorder, panicked any) {
 	w = httptest.NewRecorder()
 	defer func() { panicked = recover() }()
-	s.ServeHTTP(w, httptest.NewRequest("GET", "http://example.com"+path, nil))
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil))
 	return w, nil
 }
 
@@ -287,7 +287,7 @@ func (upstream) CaddyModule() caddy.ModuleInfo {
 
 func (u *upstream) Provision(ctx caddy.Context) error {
 	u.site = Latest
-	e, err := engine.EngineOf(ctx)
+	e, err := engine.Of(ctx)
 	if err == nil {
 		e.ReadVerdicts(ctx) // to Visit.Verdict
 	}

@@ -294,7 +294,7 @@ func (q *Queue) judge(r *Request) (d Decision) {
 		d.Outcome = Full
 	case r.Crowded:
 		d.Outcome = Crowded
-	case q.Common.Waiting >= q.limits.MaxWaiting:
+	case q.Waiting >= q.limits.MaxWaiting:
 		if d.Displaced = q.last(); d.Displaced == nil || inOrder(d.Displaced, r) < 0 {
 			d.Outcome, d.Displaced = Full, nil
 		}
@@ -337,7 +337,7 @@ func (q *Queue) wait(r *Request) {
 	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], q.place(r), r)
 	r.state = inRow
 	q.waiting++
-	q.Common.Waiting++
+	q.Waiting++
 	for _, k := range r.keys() {
 		k.waiting++
 	}
@@ -513,7 +513,7 @@ func (q *Queue) crowds(r *Request) bool {
 func (q *Queue) keyFull(r *Request) bool {
 	most := q.limits.WaitingPerKey()
 	if r.Rank == First {
-		most = max(most, q.limits.MaxWaiting-q.Common.Waiting)
+		most = max(most, q.limits.MaxWaiting-q.Waiting)
 	}
 	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.waiting >= most })
 }
@@ -529,7 +529,7 @@ func (q *Queue) remove(r *Request) {
 	i := q.place(r)
 	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
 	q.waiting--
-	q.Common.Waiting--
+	q.Waiting--
 	for _, k := range r.keys() {
 		k.waiting--
 	}

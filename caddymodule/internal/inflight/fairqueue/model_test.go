@@ -340,7 +340,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 		case o == served || p.model.capped(o):
 		case capped:
 			p.t.Fatal("a key got more than half the slots while another one waited")
-		case o.rank < served.rank && !(p.model.owed > 0 && o.rank == Member):
+		case o.rank < served.rank && (p.model.owed <= 0 || o.rank != Member):
 			p.t.Fatalf("rank %v was served while an eligible %v waited", served.rank, o.rank)
 		case p.model.crowds(o) && !p.model.crowds(served):
 		case p.model.crowds(served) && o.rank == Member && !p.model.crowds(o):

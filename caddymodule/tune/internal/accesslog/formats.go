@@ -97,7 +97,7 @@ func (f pattern) match(l *namedLine, line string) (ok bool) {
 		if line, ok = strings.CutPrefix(line, field.text); !ok || field.name == "" {
 			return ok
 		}
-		value, end, next, until := "", 0, f[i+1].text, line
+		value, end, next := "", 0, f[i+1].text
 		switch {
 		case next == "":
 			value, end = line, len(line)
@@ -108,6 +108,7 @@ func (f pattern) match(l *namedLine, line string) (ok bool) {
 			}
 			end = len(line) - len(rest) - 1
 		default:
+			var until string
 			switch field.name { // the client may have written the user
 			case "peer":
 				until, _, ok = strings.Cut(line, `] "`)

@@ -165,7 +165,7 @@ func (r *Reader) readRequest(s *source, req *Request) bool {
 		req.File, req.Line = s.name, s.line
 		return v == request
 	case err != nil:
-		if s.close(); err != io.EOF {
+		if s.close(); !errors.Is(err, io.EOF) {
 			r.broken(s, fmt.Errorf("it ends too early after line %d: %w", s.line, err))
 		}
 		return false
@@ -410,7 +410,7 @@ func (s *sorter) all(yield func(*Request, error) bool) {
 				r.head, err = r.next()
 			}
 			switch {
-			case err == io.EOF:
+			case errors.Is(err, io.EOF):
 				runs = slices.Delete(runs, i, i+1)
 			case err != nil:
 				yield(nil, err)
