@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -200,5 +203,22 @@ func TestEachPackageSaysWhereToBegin(t *testing.T) {
 		if !said {
 			t.Errorf("the comment of package %s does not say where to begin", p.ImportPath)
 		}
+	}
+}
+
+// TestSize holds the lines of code, the tests' and the words of the documentation to their bounds.
+func TestSize(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("size.sh is written for Linux")
+	}
+	out := string(check.Must(exec.Command("../../bench/size.sh").Output())(t))
+	for row, most := range map[string]int{
+		"code, all that ships": 27_000, "the core": 15_500, "internal/limit": 4_000, "internal/inflight": 2_500,
+		"tests, all lines": 55_000, "words": 26_000,
+	} {
+		found := regexp.MustCompile(`(?m)^ *` + row + `.* ([0-9]+)$`).FindStringSubmatch(out)
+		check.Assume(t, found != nil, "got no row %q in\n%s", row, out)
+		n, err := strconv.Atoi(found[1])
+		check.That(t, err == nil && n > 0 && n <= most, "%s: got %d, want at most %d", row, n, most)
 	}
 }
