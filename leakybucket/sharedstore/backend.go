@@ -273,7 +273,7 @@ func (b *Backend) revive() {
 			continue
 		}
 		err := b.probe(b.ending, time.Duration(b.budget.Load()))
-		// Running out of time says little. What else is not the first reason, such as a wrong password, is told.
+		// A timeout says little. Another reason than at first, such as a wrong password, is told.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) && told < mostReasons && !strings.Contains(last, err.Error()) {
 			last, told = err.Error(), told+1
 			b.notifier.notify(func(o Observer) { o.Failed("trying the store, which is down", err) })

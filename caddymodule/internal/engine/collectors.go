@@ -28,7 +28,7 @@ var (
 		desc("snapshot_failures_total", "Times that the snapshot could not be written."),
 	}}
 
-	// Waiting has what waits and what is held.
+	// Waiting collects what changes from moment to moment: waits, slots, bodies and switches.
 	Waiting = collector{collectWaiting, []*prometheus.Desc{
 		desc("waiting", "Requests that wait for their delay, or for a slot of in_flight, with share by the client's rank.", "zone", "rank"),
 		desc("in_flight", "Requests that hold a slot of in_flight, and in shadow all that are in flight.", "zone"),

@@ -23,8 +23,8 @@ import (
 // browser is known by a signed cookie, `__Host-throttle-device-<zone>`, which it gets
 // over HTTPS only. It is good for this zone, host and account alone, and does not say
 // which account that is. The devices of an account share ten buckets, each with the zone's
-// limit, so that whoever earns devices without end has no more than those. Shadow zones trust devices, too, so that they are known
-// when the zone is enforced.
+// limit, so that whoever earns devices without end has no more than those. Shadow zones
+// trust devices, too, so that they are known when the zone is enforced.
 //
 // A response earns trust if it is refunded and sets the cookie: for this account if its value has a
 // name before a |, as WordPress's does, and otherwise if the request carried no such cookie. The
