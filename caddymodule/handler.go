@@ -98,11 +98,10 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	app.engine.JoinServer(ctx)
+	server := app.engine.JoinServer(ctx)
 	if strings.Contains(limit.Definition, "http.throttle.") {
 		app.engine.ReadVerdicts(ctx) // one from the global options is not in the config of the route
 	}
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.running = limit.NewHandler(server, match)
 	return nil
 }

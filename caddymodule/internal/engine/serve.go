@@ -192,7 +192,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
+	observer := &limit.Observer{Headers: h.headers, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
 	var hide func() // the rate-limit headers
 	if h.Announces {
 		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")

@@ -24,12 +24,12 @@ import (
 // A Handler is an in_flight where a site has it.
 type Handler struct {
 	*Limit
-	match  limit.Matchers    // nil matches all
-	server *caddyhttp.Server // whose routes it is in; nil outside of the HTTP app
+	match  limit.Matchers // nil matches all
+	server *limit.Server  // in whose routes it is; nil outside of the HTTP app
 }
 
 // NewHandler returns the handler of a limit, for the requests that match, or for all.
-func (l *Limit) NewHandler(server *caddyhttp.Server, match limit.Matchers) *Handler {
+func (l *Limit) NewHandler(server *limit.Server, match limit.Matchers) *Handler {
 	l.Sites++
 	return &Handler{Limit: l, match: match, server: server}
 }
@@ -40,25 +40,33 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	v := visits.Get().(*visit)
 	v.Handler, v.r = h, r
 	v.subject.Look(r)
-	around := record.Find(r.Context())
-	around.SetRefused(true) // unless it is passed on: a matcher may panic
+	var erred error // in an error route
+	if h.server == nil || h.server.ErrorRoutes {
+		erred, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	}
+	if v.record = &v.unshared; h.server.Nests() || erred != nil { // and others look for it, or have one
+		v.record = record.In(v.subject.Vars)
+	} else {
+		v.record.Begin()
+	}
+	v.record.Refused = true // unless it is passed on: a matcher may panic
 	concerned, failed := h.concerns(&v.subject)
-	around.SetRefused(false)
+	v.record.Refused = false
 	if !concerned && failed == nil {
 		v.forget()
 		return next.ServeHTTP(w, r)
 	}
-	err := v.answer(w, next, failed)
+	err := v.answer(w, next, failed, erred)
 	if v.stop == nil { // else an error route has it
 		v.forget()
 	}
 	return err
 }
 
-// answer answers a request that needs a slot, or for which a matcher has failed.
-func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed error) error {
+// answer answers a request that needs a slot, or for which a matcher has failed. In an error route,
+// erred is the error.
+func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed, erred error) error {
 	shadow := v.InShadow()
-	v.record = record.In(v.subject.Vars)
 	if failed != nil {
 		v.counts.failed(failed, !shadow)
 		if shadow {
@@ -68,16 +76,15 @@ func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed err
 		return failed
 	}
 	held := slices.Contains(v.record.Slots, v.Name)
-	erred, errorRoute := v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	switch {
-	case shadow && (held || errorRoute), held && !errorRoute:
+	case shadow && (held || erred != nil), held && erred == nil:
 		return next.ServeHTTP(w, v.r)
 	case held:
 		return v.goOn(w, next)
 	}
 	v.look()
 	switch {
-	case errorRoute:
+	case erred != nil:
 		return v.answerError(w, next, erred)
 	case shadow:
 		return v.watch(w, next)
@@ -108,9 +115,10 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 // A visit is one request in a handler: what it asks for, what it holds, and what becomes of it.
 type visit struct {
 	*Handler
-	r       *http.Request
-	subject limit.Subject
-	record  *record.Record
+	r        *http.Request
+	subject  limit.Subject
+	record   *record.Record
+	unshared record.Record // that of a request that passes no other handler, until an error route is to find it
 
 	slot     gate.Slot // what it asks for, and whether it has that
 	standing           // with share
@@ -137,7 +145,7 @@ func (v *visit) forget() {
 // look finds out what the request asks for.
 func (v *visit) look() {
 	s := &v.subject
-	v.slot.Client = s.Client()
+	v.slot.From = s
 	switch {
 	case v.Shares():
 		v.rank(s)
@@ -228,7 +236,7 @@ func (v *visit) receive(w http.ResponseWriter) (err error) {
 		began := time.Now()
 		// A read that waits for the client ends with the process, too.
 		stays := context.AfterFunc(v.Exiting, func() { _ = http.NewResponseController(w).SetReadDeadline(began) })
-		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.slot.Client, v.longest)
+		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.subject.Client(), v.longest)
 		stays()
 		v.record.Waited += time.Since(began)
 	}
@@ -252,7 +260,7 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 }
 
 // NewSpool implements [call.Caller].
-func (v *visit) NewSpool(memory int) body.Spool { return v.Bodies.NewSpool(v.slot.Client, memory) }
+func (v *visit) NewSpool(memory int) body.Spool { return v.Bodies.NewSpool(v.subject.Client(), memory) }
 
 // Exit implements [call.Caller].
 func (v *visit) Exit() <-chan struct{} { return v.Exiting.Done() }
@@ -296,6 +304,7 @@ func (v *visit) keep() {
 	served := !v.record.Refused
 	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })
 	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
+	v.record.Share(v.subject.Vars)
 	v.publish()
 }
 

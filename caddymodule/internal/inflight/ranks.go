@@ -143,12 +143,12 @@ const membersAnHour, mostMembers = 20, 100_000
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
 // takes it away, and hides from clients who the user is.
 func (v *visit) Answers(status int, header http.Header) {
-	if status > 0 {
+	if status > 0 && v.ranks.pass != nil {
 		now := time.Now()
 		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {
 			// One that has joined lately, and whose client has not kept the pass or not got it yet,
 			// needs no other place: it still has one turn.
-			at := memberPlace{v.slot.Client.Addr().String(), account}
+			at := memberPlace{v.subject.Client().Addr().String(), account}
 			_, joined := v.State.members.Get(at, now)
 			return joined || v.State.members.Put(at, at.network, now.Add(time.Hour), now)
 		}))

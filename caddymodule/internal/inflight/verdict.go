@@ -96,7 +96,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by
 // itself, for so many times, and a pass that says when it may come back.
 func (v *visit) busy(now time.Time, alone *pass.Pass) *refusal.Busy {
-	addr, gets := v.slot.Client.Addr(), v.client.Known()
+	addr, gets := v.subject.Client().Addr(), v.client.Known()
 	b := &refusal.Busy{Reload: v.tries < pass.Reloads, Pass: func(header http.Header) {
 		if gets {
 			v.counts.passed(v.client.Refused(header, now, v.after, addr))

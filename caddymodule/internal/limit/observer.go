@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // An Observer is the response writer that the next handler gets where charges
@@ -34,25 +35,28 @@ type Observer struct {
 	// answer, it is not called.
 	BeforeHeaders func(status int, header http.Header)
 
+	// Timed measures how long the upstream takes.
+	Timed bool
+
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
 	ctx      context.Context // of the request, to see when the client leaves
-	began    time.Time
-	waited   time.Duration // by then, in in_flight
-	tunnel   bool          // the connection has become one
-	left     bool          // the client, while there was something to send yet
-	failed   bool          // to send something
-	gone     bool          // the client, when the next handler was done
-	returned bool          // the next handler did not panic
+	began    time.Time       // less what it had waited in in_flight by then
+	tunnel   bool            // the connection has become one
+	left     bool            // the client, while there was something to send yet
+	failed   bool            // to send something
+	gone     bool            // the client, when the next handler was done
+	returned bool            // the next handler did not panic
 
-	headers time.Duration // until there were, but for waits in in_flight
-	elapsed time.Duration // until the next handler was done without them, likewise
-	bytes   int64         // of the body
-	before  http.Header   // what outer handlers have set, and
-	own     http.Header   // what the response has from within; with OwnHeader only
-	err     error         // of the next handler
-	values  []string      // of Headers; "" if absent or given twice
+	headers time.Duration             // until there were, but for waits in in_flight; with Timed only
+	elapsed time.Duration             // until the next handler was done without them, likewise
+	bytes   int64                     // of the body
+	before  http.Header               // what outer handlers have set, and
+	own     http.Header               // what the response has from within; with OwnHeader only
+	err     error                     // of the next handler
+	values  []string                  // of Headers; "" if absent or given twice
+	due     [1]leakybucket.Settlement // room for what settling corrects
 }
 
 // observerVar is the variable of a request with its innermost observer. No user would choose
@@ -76,7 +80,9 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
 	}
-	o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
+	if o.Timed {
+		o.began = time.Now().Add(-record.WaitedIn(o.ctx))
+	}
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -95,9 +101,12 @@ func (o *Observer) end() {
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 }
 
-// served returns for how long the upstream has had the request.
+// served returns for how long the upstream has had the request, with Timed.
 func (o *Observer) served() time.Duration {
-	return time.Since(o.began) - (record.WaitedIn(o.ctx) - o.waited)
+	if !o.Timed {
+		return 0
+	}
+	return time.Since(o.began) - record.WaitedIn(o.ctx)
 }
 
 // Own returns the fields of the response's header that come from within, once they are about to

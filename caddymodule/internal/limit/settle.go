@@ -195,6 +195,7 @@ func (o *Observer) FinalStatus() int {
 type Needs struct {
 	Cookies   bool // it may bring the client a device cookie
 	Settles   bool // it may change charges of this request, or of others
+	Timed     bool // and how long it took says what the request costs
 	OwnHeader bool // and its header says whether it earns a refund
 }
 
@@ -203,6 +204,7 @@ func (v *Verdict) Needs() (n Needs) {
 	for o := range v.all {
 		n.Cookies = n.Cookies || o.device != nil
 		n.Settles = n.Settles || o.settles()
+		n.Timed = n.Timed || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
 	}
 	n.Settles = n.Settles || len(v.static)+len(v.due) > 0
@@ -241,7 +243,7 @@ func (o *Outcome) settles() bool {
 // cost, which is known now, also if it was exempt as one for a static file and the upstream has
 // answered it.
 func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (due []leakybucket.Settlement) {
-	due = v.due
+	due = append(observer.due[:0], v.due...)
 	for o := range v.all {
 		if !o.settles() {
 			continue

@@ -107,14 +107,22 @@ func VerdictsOf(ctx context.Context) *Verdicts {
 // compute values only when they are read.
 func (v *Verdict) publish(a *evaluation, logs bool) {
 	v.logged = logs
-	if !logs && !a.Server.readsVerdicts() || a.Vars == nil {
+	reads := a.Server.readsVerdicts()
+	if !logs && !reads || a.Vars == nil {
 		return
 	}
-	all, _ := a.Vars[verdictsVar].(*Verdicts)
+	var all *Verdicts
+	kept := reads || a.Server.Nests() // else nobody looks for it
+	if kept {
+		all, _ = a.Vars[verdictsVar].(*Verdicts)
+	}
 	if all == nil {
 		all = &v.verdicts
-		a.Vars[verdictsVar], all.all = all, all.room[:0]
-		if a.Server.readsVerdicts() && a.Replacer() != nil {
+		all.all = all.room[:0]
+		if kept {
+			a.Vars[verdictsVar] = all
+		}
+		if reads && a.Replacer() != nil {
 			a.Replacer().Map(placeholdersOf(a.Request.Context()))
 		}
 		if logs {

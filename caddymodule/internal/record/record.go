@@ -50,15 +50,23 @@ func Of(r *http.Request) *Record {
 	return In(vars)
 }
 
+// Begin makes an empty Record that of a request.
+func (record *Record) Begin() { record.Charged, record.Slots = record.charged[:0], record.room[:0] }
+
+// Share puts the record into the variables of its request, where [In] finds it.
+func (record *Record) Share(vars map[string]any) {
+	if vars != nil {
+		vars[recordVar] = record
+	}
+}
+
 // In returns the record in the variables of a request.
 func In(vars map[string]any) *Record {
 	record, _ := vars[recordVar].(*Record)
 	if record == nil {
 		record = new(Record)
-		record.Charged, record.Slots = record.charged[:0], record.room[:0]
-		if vars != nil {
-			vars[recordVar] = record
-		}
+		record.Begin()
+		record.Share(vars)
 	}
 	return record
 }
@@ -82,11 +90,4 @@ func (record *Record) ClientOf(r *http.Request) context.Context {
 		return record.Client
 	}
 	return r.Context()
-}
-
-// SetRefused sets Refused. A nil Record is that of a request that passes no handler of throttle.
-func (record *Record) SetRefused(refused bool) {
-	if record != nil {
-		record.Refused = refused
-	}
 }

@@ -56,11 +56,14 @@ func (l Limits) turns() fairqueue.Limits {
 
 // A Request is one that wants a slot.
 type Request struct {
-	Key    string       // whose slots; "" if all requests share them
-	Client netip.Prefix // who may not fill the queue
+	Key  string // whose slots; "" if all requests share them
+	From Sender // who may not fill the queue
 
 	*fairqueue.Claim // with share: who takes turns. If it is nil, nobody.
 }
+
+// A Sender says which client a request is of, which is asked only if requests wait.
+type Sender interface{ Client() netip.Prefix }
 
 // noClaim is that of requests that take no turns.
 var noClaim = fairqueue.Claim{Rank: fairqueue.First}
@@ -120,9 +123,10 @@ type Slot struct {
 	since time.Time // it is held; with share
 
 	// While it waits:
-	place uint64        // when it got its place; 0 if it has none
-	done  chan struct{} // closed when the wait is over
-	why   Why           // how it ended
+	client netip.Prefix
+	place  uint64        // when it got its place; 0 if it has none
+	done   chan struct{} // closed when the wait is over
+	why    Why           // how it ended
 }
 
 // Enter gives the request a slot, if need be after a wait, or says why it has none. A slot that
@@ -179,7 +183,10 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	if l.Share {
 		s.since = time.Now()
 	}
-	s.turn.Crowded = g.crowded(s.Client, l)
+	if len(g.clients) > 0 {
+		s.client = s.From.Client()
+		s.turn.Crowded = g.crowded(s.client, l)
+	}
 	d := k.slots.Arrive(&s.turn)
 	var last *Slot
 	switch {
@@ -187,7 +194,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	case l.Share && d.Outcome == fairqueue.Crowded:
 		last = g.lastOf(s)
 	case !l.Share && d.Outcome >= fairqueue.Full:
-		last = g.heaviest(s.Client)
+		last = g.heaviest(s.client)
 	}
 	if last != nil {
 		g.leave(last, QueueFull, k)
@@ -209,9 +216,6 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 
 // crowded reports whether a client holds as many places as it may.
 func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
-	if len(g.clients) == 0 {
-		return false
-	}
 	most := l.Queue - g.all.Waiting
 	if l.Share {
 		most = max(most, l.turns().WaitingPerKey())
@@ -222,7 +226,7 @@ func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
 // lastOf returns the request of the same client that goes last, if that is after this one, or nil.
 func (g *Gate) lastOf(s *Slot) (last *Slot) {
 	turn := &s.turn
-	for _, o := range g.clients[s.Client] {
+	for _, o := range g.clients[s.client] {
 		if turn.Before(&o.turn) {
 			last, turn = o, &o.turn
 		}
@@ -247,19 +251,20 @@ func (g *Gate) place(s *Slot) {
 	if g.clients == nil {
 		g.clients = make(map[netip.Prefix][]*Slot)
 	}
-	g.clients[s.Client] = append(g.clients[s.Client], s)
+	s.client = s.From.Client()
+	g.clients[s.client] = append(g.clients[s.client], s)
 	g.places++
 	s.place, s.done = g.places, make(chan struct{})
 }
 
 // end takes the place of a request that waits for nothing any more, and tells it.
 func (g *Gate) end(s *Slot, why Why) {
-	waiting := g.clients[s.Client]
+	waiting := g.clients[s.client]
 	i := slices.Index(waiting, s)
 	if waiting = slices.Delete(waiting, i, i+1); len(waiting) == 0 {
-		delete(g.clients, s.Client)
+		delete(g.clients, s.client)
 	} else {
-		g.clients[s.Client] = waiting
+		g.clients[s.client] = waiting
 	}
 	s.place, s.why = 0, why
 	close(s.done)

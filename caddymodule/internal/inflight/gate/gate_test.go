@@ -18,14 +18,19 @@ func (w Why) String() string {
 	return [...]string{"admitted", "busy", "too long", "queue full", "timed out", "exiting", "left"}[w]
 }
 
-// from returns the prefix of a client.
-func from(n int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 32)
+// A sender is the prefix of a client.
+type sender netip.Prefix
+
+func (s sender) Client() netip.Prefix { return netip.Prefix(s) }
+
+// from returns a client.
+func from(n int) sender {
+	return sender(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 32))
 }
 
 // turn returns a request of a client that takes turns by a key.
 func turn(n int, rank fairqueue.Rank, key string) Request {
-	return Request{Client: from(n), Claim: &fairqueue.Claim{Rank: rank, Keys: [2]string{key}}}
+	return Request{From: from(n), Claim: &fairqueue.Claim{Rank: rank, Keys: [2]string{key}}}
 }
 
 // A visit is a request in a test: admitted, served for some time, released.
@@ -44,6 +49,9 @@ func come(g *Gate, l Limits, service time.Duration, r Request) *visit {
 	v := &visit{leave: leave}
 	began := time.Now()
 	go func() {
+		if r.From == nil {
+			r.From = sender{}
+		}
 		v.slot = &Slot{Request: r}
 		v.result = g.Enter(ctx, nil, l, v.slot)
 		v.after = time.Since(began)
@@ -127,7 +135,7 @@ func wantSums(t *testing.T, g *Gate) {
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
-			check.That(t, s.Client == client && s.place != 0, "got %+v among those of %v who wait", s, client)
+			check.That(t, s.client == client && s.place != 0, "got %+v among those of %v who wait", s, client)
 		}
 		places += len(waiting)
 	}

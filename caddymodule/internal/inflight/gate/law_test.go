@@ -105,7 +105,7 @@ func byArrival(l Limits, all []swarmed) []Result {
 		}
 		return n
 	}
-	held := func(i int) int { return count(func(r *swarmed) bool { return r.Client == all[i].Client }) }
+	held := func(i int) int { return count(func(r *swarmed) bool { return r.From == all[i].From }) }
 	end := func(i int, why Why, now time.Duration) {
 		if n := slices.Index(waiting, i); n >= 0 {
 			waiting = slices.Delete(waiting, n, n+1)
@@ -195,7 +195,7 @@ func swarm(random *rand.Rand, n, keys, clients int) (all []swarmed) {
 		if r.Key = fmt.Sprint(random.IntN(keys)); random.IntN(6) == 0 {
 			r.leaves = upTo(2 * time.Second)
 		}
-		r.Client, r.Rank = from(random.IntN(1+random.IntN(clients))), fairqueue.Rank(random.IntN(fairqueue.Ranks))
+		r.From, r.Rank = from(random.IntN(1+random.IntN(clients))), fairqueue.Rank(random.IntN(fairqueue.Ranks))
 		if r.Keys[0] = fmt.Sprint("greedy", random.IntN(5)); random.IntN(2) == 0 {
 			r.Keys = [2]string{fmt.Sprint("fresh", i), fmt.Sprint("pass", random.IntN(60))}
 		}
@@ -230,7 +230,7 @@ func TestTheGateDoesToASwarmWhatTheLawSays(t *testing.T) {
 	wantFates(t, 5, byTurns, func(random *rand.Rand) (Limits, []swarmed) {
 		all := swarm(random, 2000, 1, 1)
 		for i := range all {
-			all[i].Client = from(i)
+			all[i].From = from(i)
 		}
 		return Limits{Slots: 5, Wait: 2500 * time.Millisecond, Queue: 20, Share: true}, all
 	}, Admitted, TimedOut, TooLong, QueueFull, Left)

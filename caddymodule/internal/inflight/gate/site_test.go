@@ -418,7 +418,7 @@ func (s *site) sendPass(c *client, now time.Time, after time.Duration) {
 // entry returns how a request takes its turn.
 func (s *site) entry(c *client, now time.Time) (l Limits, r *Slot, tries int) {
 	l = Limits{Slots: s.inFlight, Wait: maxWait, Queue: s.row, Share: true}
-	r = &Slot{Request: Request{Client: netip.PrefixFrom(c.network(), 64).Masked(), Claim: new(fairqueue.Claim)}}
+	r = &Slot{Request: Request{From: sender(netip.PrefixFrom(c.network(), 64).Masked()), Claim: new(fairqueue.Claim)}}
 	r.Rank, r.Keys[0] = fairqueue.First, c.address
 	if c.member {
 		r.Rank, r.Keys[0] = fairqueue.Member, "@member/"+c.address
