@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -30,3 +32,5 @@ func TestJSONWithEveryOptionIsValid(t *testing.T) {
 	err := golden.Validate(t, config(store))
 	check.That(t, err == nil, "got %v, want no error", err)
 }
+
+func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }

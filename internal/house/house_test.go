@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
@@ -203,6 +204,36 @@ func TestEachPackageSaysWhereToBegin(t *testing.T) {
 		if !said {
 			t.Errorf("the comment of package %s does not say where to begin", p.ImportPath)
 		}
+	}
+}
+
+// A package that one other needs is a part of that, unless it is large. Configuration has names in JSON.
+func TestPackagesAreNotTooSmallNorTypesTooLarge(t *testing.T) {
+	_, ours := packages(t)
+	for _, p := range ours {
+		lines, users := 0, 0
+		for _, user := range ours {
+			if slices.Contains(user.Imports, p.ImportPath) {
+				users++
+			}
+		}
+		for _, name := range p.GoFiles {
+			text := check.Must(os.ReadFile(filepath.Join(p.Dir, name)))(t)
+			lines += bytes.Count(text, []byte("\n"))
+			ast.Inspect(check.Must(parser.ParseFile(token.NewFileSet(), name, text, 0))(t), func(n ast.Node) bool {
+				fields := 0
+				if s, is := n.(*ast.StructType); is {
+					for _, field := range s.Fields.List {
+						if field.Tag == nil || strings.Contains(field.Tag.Value, `json:"-"`) {
+							fields += max(1, len(field.Names))
+						}
+					}
+				}
+				check.That(t, fields <= 15, "%s/%s: a type has %d fields, want at most 15", p.ImportPath, name, fields)
+				return true
+			})
+		}
+		check.That(t, lines >= 150 || users > 1 || !strings.Contains(p.ImportPath, "caddymodule/internal/"), "%s has %d lines and %d users", p.ImportPath, lines, users)
 	}
 }
 

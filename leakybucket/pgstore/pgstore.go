@@ -22,28 +22,41 @@ type Store struct {
 	pool     *pgxpool.Pool
 	ownsPool bool
 	lanes    *coalesce.Lanes[struct{}, *call] // a single one
+	onError  func(error)
 
+	named
+	preparation
+	lifetime
+
+	beside chan struct{} // held by what uses a connection and is no batch, so that no batch waits for one; and while a test sets the clock
+	held   atomic.Int64  // the clock of tests; 0 is the server's
+}
+
+// What is named in the options, and the statements that name it.
+type named struct {
 	prefix          string
 	table, registry string // quoted
 	address, user   string // for errors
 	wantsLogged     bool
 	sql             map[string]string // statements, by their files
 	begin           []string          // begins the transaction of a batch
+}
 
+// A preparation is that of the table.
+type preparation struct {
 	prepared     atomic.Bool   // the table is known to exist
 	preparing    chan struct{} // held by the call that prepares the table
 	prepareError error         // of the last attempt; guarded by preparing
 	prepareAfter time.Time     // no attempt before; guarded by preparing
+}
 
+// A lifetime is what runs beside calls until Close.
+type lifetime struct {
 	background  context.Context // ends with Close
 	stop        context.CancelFunc
 	working     sync.WaitGroup
 	starting    sync.Once
 	forgetEvery time.Duration // one search of the whole table for expired buckets
-	onError     func(error)
-
-	beside chan struct{} // held by what uses a connection and is no batch, so that no batch waits for one; and while a test sets the clock
-	held   atomic.Int64  // the clock of tests; 0 is the server's
 }
 
 // New returns a store that uses a pool, of two connections at least, to PostgreSQL or to a
@@ -93,15 +106,13 @@ func newStore(o *Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		prefix:      o.Prefix,
-		table:       o.quotedTable(""),
-		registry:    o.quotedTable(registrySuffix),
-		wantsLogged: o.Logged,
-		sql:         o.statements(),
-		begin:       o.begin(),
-		preparing:   make(chan struct{}, 1),
+		named: named{
+			prefix: o.Prefix, table: o.quotedTable(""), registry: o.quotedTable(registrySuffix), wantsLogged: o.Logged,
+			sql: o.statements(), begin: o.begin(),
+		},
+		preparation: preparation{preparing: make(chan struct{}, 1)},
+		lifetime:    lifetime{forgetEvery: time.Minute},
 		beside:      make(chan struct{}, 1),
-		forgetEvery: time.Minute,
 		onError:     o.OnError,
 	}
 	s.background, s.stop = context.WithCancel(context.Background())

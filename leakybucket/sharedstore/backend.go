@@ -38,17 +38,8 @@ type Backend struct {
 	breaker  *gobreaker.TwoStepCircuitBreaker[any]
 	notifier notifier
 
-	// The first connection.
-	first   chan struct{}   // closed when requests wait no longer
-	also    <-chan struct{} // what they wait for besides the store; nil if nothing
-	waiting atomic.Int64    // requests
-
-	// The outage. It lasts while the breaker is not closed.
-	down    atomic.Bool
-	since   time.Time             // guarded by the breaker
-	failed  atomic.Pointer[error] // why the last call did
-	failing atomic.Int64          // when that was, in Unix nanoseconds
-	budget  atomic.Int64          // the timeout of that call: a time.Duration
+	connection
+	outage
 
 	// The life cycle.
 	ending   context.Context          // with close
@@ -56,6 +47,22 @@ type Backend struct {
 	start    func()                   // once
 	close    func()                   // once
 	onCall   func(took time.Duration) // nil if nobody counts calls
+}
+
+// A connection is the first one to the store.
+type connection struct {
+	first   chan struct{}   // closed when requests wait no longer
+	also    <-chan struct{} // what they wait for besides the store; nil if nothing
+	waiting atomic.Int64    // requests
+}
+
+// An outage lasts while the breaker is not closed.
+type outage struct {
+	down    atomic.Bool
+	since   time.Time             // guarded by the breaker
+	failed  atomic.Pointer[error] // why the last call did
+	failing atomic.Int64          // when that was, in Unix nanoseconds
+	budget  atomic.Int64          // the timeout of that call: a time.Duration
 }
 
 const (
@@ -96,7 +103,7 @@ const (
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
-	b := &Backend{name: name, remote: remote, local: local, blocks: newBlocks(local), first: make(chan struct{})}
+	b := &Backend{name: name, remote: remote, local: local, blocks: newBlocks(local), connection: connection{first: make(chan struct{})}}
 	b.notifier.news, b.notifier.reasons = make(chan func(Observer), mostNews), make(map[string]time.Time)
 	var end context.CancelFunc
 	b.ending, end = context.WithCancel(context.Background())

@@ -41,36 +41,44 @@ type Engine struct {
 	watchers []Watcher
 	Proxies  onceWarnings
 
-	Ctx         caddy.Context
-	app         *config.App // the global options
+	Ctx     caddy.Context
+	Memory  *stores.MemoryUse // the store itself or the fallback, if either is in memory
+	Control *control
+	Signing signingKeys // of device cookies and passes
+	defined
+	reports
+	lifetime
+	servers
+}
+
+// What is defined in a config.
+type defined struct {
+	app         *config.App                  // the global options
+	Static      []*staticfile.Matcher        // nil exempts no static files
+	Plans       map[string]leakybucket.Limit // named limits for overrides
+	bodies      body.Bounds
+	Zones       map[string]*Zone
+	InFlight    map[string]*inflight.Limit
+	exemptsSome bool       // by the global options, or in a zone
+	form        *form.Plan // what zones want of bodies; see [Engine.joinForm]
+	number      uint64     // of the config
+}
+
+// What reports tell people and programs.
+type reports struct {
 	subscribers *caddyevents.App
 	events      telemetry.Background
 	lines       telemetry.Background // of the log
 	Logger      *zap.Logger
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
+}
 
-	Memory *stores.MemoryUse // the store itself or the fallback, if either is in memory
-
-	Static     []*staticfile.Matcher        // nil exempts no static files
-	Plans      map[string]leakybucket.Limit // named limits for overrides
-	bodies     body.Bounds
-	Zones      map[string]*Zone
-	InFlight   map[string]*inflight.Limit
+// A lifetime is when an engine starts and ends.
+type lifetime struct {
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start
-
-	exemptsSome bool   // by the global options, or in a zone
-	number      uint64 // of the config
-
-	Control *control
-
-	Signing signingKeys     // of device cookies and passes
-	Exiting <-chan struct{} // closed when the process is about to end; then nobody waits
-
-	servers map[*caddyhttp.Server]*server
-	allRead bool       // the verdicts of all servers may be read
-	form    *form.Plan // what zones want of bodies; see [Engine.joinForm]
+	Exiting    <-chan struct{}               // closed when the process is about to end; then nobody waits
 }
 
 // Of returns what runs of the config that a module is provisioned for, which may be
@@ -93,14 +101,17 @@ func Of(ctx caddy.Context) (*Engine, error) {
 // also after an error.
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
-		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
-		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), servers: make(map[*caddyhttp.Server]*server), number: configs.Add(1),
+		Ctx: ctx, Control: joinControl(),
+		defined:  defined{app: app, Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), number: configs.Add(1)},
+		reports:  reports{Logger: ctx.Logger()},
+		lifetime: lifetime{Exiting: exiting.Done()},
+		servers:  servers{all: make(map[*caddyhttp.Server]*server)},
 	}
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
 	e.bodies = body.Bounds{Request: request, Files: inAll}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.table, e.Proxies.warner = &e.Control.Changes.Table, e.Warner
-	e.Exiting, e.Signing.last = exiting.Done(), &e.Control.keys
+	e.Signing.last = &e.Control.keys
 	e.subscribers, err = watchExit(ctx)
 	return e, err
 }

@@ -19,6 +19,12 @@ type server struct {
 	routes map[int]*limit.Server // for handlers in these, by the place of the route
 }
 
+// Servers are those of a config, as far as they are known.
+type servers struct {
+	all     map[*caddyhttp.Server]*server
+	allRead bool // the verdicts of all may be read
+}
+
 // serverOf returns what is known of the server in which a module is provisioned, or nil outside of
 // the HTTP app.
 func (e *Engine) serverOf(ctx caddy.Context) *server {
@@ -26,11 +32,11 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	if of == nil {
 		return nil
 	}
-	s := e.servers[of]
+	s := e.all[of]
 	if s == nil {
 		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
 		s.look()
-		if e.servers[of] = s; e.allRead {
+		if e.all[of] = s; e.allRead {
 			s.readVerdicts()
 		}
 	}
@@ -134,7 +140,7 @@ func (e *Engine) ReadVerdicts(ctx caddy.Context) {
 // readAllVerdicts does the same for all servers.
 func (e *Engine) readAllVerdicts() {
 	e.allRead = true
-	for _, s := range e.servers {
+	for _, s := range e.all {
 		s.readVerdicts()
 	}
 }

@@ -41,22 +41,31 @@ type Observer struct {
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
-	ctx      context.Context // of the request, to see when the client leaves
-	began    time.Time       // less what it had waited in in_flight by then
-	tunnel   bool            // the connection has become one
-	left     bool            // the client, while there was something to send yet
-	failed   bool            // to send something
-	gone     bool            // the client, when the next handler was done
-	returned bool            // the next handler did not panic
+	ctx    context.Context // of the request, to see when the client leaves
+	bytes  int64           // of the body
+	before http.Header     // what outer handlers have set, and
+	own    http.Header     // what the response has from within; with OwnHeader only
+	err    error           // of the next handler
+	values []string        // of Headers; "" if absent or given twice
+	ending
+	times
+	due [1]leakybucket.Settlement // room for what settling corrects
+}
 
-	headers time.Duration             // until there were, but for waits in in_flight; with Timed only
-	elapsed time.Duration             // until the next handler was done without them, likewise
-	bytes   int64                     // of the body
-	before  http.Header               // what outer handlers have set, and
-	own     http.Header               // what the response has from within; with OwnHeader only
-	err     error                     // of the next handler
-	values  []string                  // of Headers; "" if absent or given twice
-	due     [1]leakybucket.Settlement // room for what settling corrects
+// An ending is how a response has ended.
+type ending struct {
+	tunnel   bool // the connection has become one
+	left     bool // the client, while there was something to send yet
+	failed   bool // to send something
+	gone     bool // the client, when the next handler was done
+	returned bool // the next handler did not panic
+}
+
+// Times are how long the upstream took, with Timed.
+type times struct {
+	began   time.Time     // less what the request had waited in in_flight by then
+	headers time.Duration // until there were, but for waits in in_flight
+	elapsed time.Duration // until the next handler was done without them, likewise
 }
 
 // observerVar is the variable of a request with its innermost observer. No user would choose

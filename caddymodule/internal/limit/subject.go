@@ -41,12 +41,21 @@ type Subject struct {
 
 	replacer *caddy.Replacer // once it was asked for
 
-	addr   netip.Addr
-	text   string        // of addr, as Caddy found it
-	parsed bool          // addr and text are set
+	client
 	form   *form.Reading // of the plan formOf
 	formOf *form.Plan
+	addresses
+}
 
+// A client is the address that a request comes from.
+type client struct {
+	addr   netip.Addr
+	text   string // of addr, as Caddy found it
+	parsed bool   // addr and text are set
+}
+
+// The addresses of a request are what it asks for.
+type addresses struct {
 	sent    *url.URL // the address as the client sent it; nil if it is the one that the request has now
 	sentURI string   // likewise, as its first line had it
 	two     bool     // both count; see [frontController]

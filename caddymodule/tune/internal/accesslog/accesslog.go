@@ -37,6 +37,36 @@ type Request struct {
 	// Duration is how long the request took, or NoDuration.
 	Duration time.Duration
 
+	Sender
+	HeaderFields
+
+	// Host is as the client sent it. Combined logs have none: see Options.Host.
+	Host, Method, URI, Proto string
+
+	// TLS is set if the line tells of a TLS connection. Only Caddy's do.
+	TLS bool
+
+	// Status is that of the response. Zero means that the line does not say.
+	Status int
+
+	// Size is how many bytes of body were sent, or -1 if the line does not say.
+	Size int64
+
+	// Received is how many bytes of the request's body were read, or -1 if the line does
+	// not say.
+	Received int64
+
+	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
+	Throttle string
+
+	// Unlogged is how many refusals before this line `refusal log` kept out of the log.
+	Unlogged int64
+
+	Place
+}
+
+// A Sender is whom a request comes from.
+type Sender struct {
 	// Client is the address of the client: Caddy's client_ip, or the remote address.
 	// It is unmapped and has no zone. The zero Addr means that the line has none.
 	Client netip.Addr
@@ -49,49 +79,33 @@ type Request struct {
 	// Remote is the address of the peer, which may be a proxy.
 	Remote string
 
-	// Host is as the client sent it. Combined logs have none: see Options.Host.
-	Host, Method, URI, Proto string
+	// Named is the client that a proxy names, if it is public and another than the peer. Behind
+	// is set if Client is that one.
+	Named  netip.Addr
+	Behind bool
 
 	// User is who authenticated, or empty.
 	User string
+}
 
-	// Status is that of the response. Zero means that the line does not say.
-	Status int
-
-	// Size is how many bytes of body were sent, or -1 if the line does not say.
-	Size int64
-
-	// Received is how many bytes of the request's body were read, or -1 if the line does
-	// not say.
-	Received int64
-
-	// TLS is set if the line tells of a TLS connection. Only Caddy's do.
-	TLS bool
-
-	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
-	Throttle string
-
-	// Caddy is set if the line is Caddy's JSON.
-	Caddy bool
-
-	// File and Line are where the line is.
-	File string
-	Line int
-
+// HeaderFields are those that a line has.
+type HeaderFields struct {
 	// Agent is the first header User-Agent, or empty.
 	Agent string
 
 	// Referer is that of a line that is not Caddy's, and HeaderJSON all headers of one that
 	// is, as a JSON object.
 	Referer, HeaderJSON string
+}
 
-	// Unlogged is how many refusals before this line `refusal log` kept out of the log.
-	Unlogged int64
+// A Place is where a request was read.
+type Place struct {
+	// File and Line are where the line is.
+	File string
+	Line int
 
-	// Named is the client that a proxy names, if it is public and another than the peer. Behind
-	// is set if Client is that one.
-	Named  netip.Addr
-	Behind bool
+	// Caddy is set if the line is Caddy's JSON.
+	Caddy bool
 
 	// Mixed is set if the lines of other requests hide what became of this one.
 	Mixed bool

@@ -22,18 +22,22 @@ const accessLogger = "http.log.access"
 type namedLine struct {
 	*Request
 	*parser
-	began, ended, elapsed, logger, message gjson.Result
+	times
+	logger, message gjson.Result
+	client, given   gjson.Result // what the flags name
 
-	client, given gjson.Result // what the flags name
+	unit time.Duration // of elapsed; 0 means that of Caddy's
 
-	unit   time.Duration // of elapsed; 0 means that of Caddy's
-	caddy  bool          // the request is an object, which is Caddy's
-	inside bool          // that object
-	rails  bool          // lograge has written the line, whose durations are in milliseconds
+	caddy  bool // the request is an object, which is Caddy's
+	inside bool // that object
+	rails  bool // lograge has written the line, whose durations are in milliseconds
 
 	peer, forwarded, query string
 	site                   string // of a virtual host, which names the host if nothing else does
 }
+
+// Times are when a request began and ended, as far as a line says.
+type times struct{ began, ended, elapsed gjson.Result }
 
 // flagged notes a field if a flag names it.
 func (l *namedLine) flagged(name string, value gjson.Result) {
@@ -172,7 +176,7 @@ func (p *parser) parseJSON(r *Request, line string) (verdict, string) {
 
 // lineOf returns a line of which no field is known.
 func (p *parser) lineOf(r *Request) namedLine {
-	*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: r.length}
+	*r = Request{Size: -1, Received: -1, Duration: NoDuration, Place: Place{length: r.length}}
 	return namedLine{Request: r, parser: p}
 }
 

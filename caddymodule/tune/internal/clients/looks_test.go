@@ -45,7 +45,7 @@ func TestUserAgentsAreToldApartUpToABound(t *testing.T) {
 	c := new(Client)
 	for i := range 2 * mostAgents {
 		for range 2 {
-			c.addAgent(&accesslog.Request{Agent: fmt.Sprint("made up ", i)})
+			c.addAgent(&accesslog.Request{HeaderFields: accesslog.HeaderFields{Agent: fmt.Sprint("made up ", i)}})
 		}
 		if n := c.Agents(); n != min(i+1, mostAgents) {
 			t.Fatalf("got %d of %d", n, i+1)

@@ -54,7 +54,7 @@ func study(t *testing.T, o Options, hits ...hit) *Result {
 func studyOf(s *site, hits ...hit) *Result {
 	assets := 0
 	for _, h := range hits {
-		r := &accesslog.Request{At: noon.Add(h.at), Client: netip.MustParseAddr(h.addr), Method: "GET", URI: h.uri, Status: 200, Duration: h.duration}
+		r := &accesslog.Request{At: noon.Add(h.at), Sender: accesslog.Sender{Client: netip.MustParseAddr(h.addr)}, Method: "GET", URI: h.uri, Status: 200, Duration: h.duration}
 		s.known.Add(r)
 		if r.Asset() {
 			assets++
@@ -219,7 +219,7 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 			"66.249.66.1": "Mozilla/5.0 (Linux; Android 6.0.1; Nexus 5X Build/MMB29P) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.7339.207 Mobile Safari/537.36 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
 			"203.0.113.1": []string{"Mozilla", "Mozilla (Applebot/0.1)"}[min(1, n/300)],
 		} {
-			r := &accesslog.Request{At: noon.Add(time.Duration(n) * time.Second), Client: netip.MustParseAddr(addr), Method: "GET", URI: fmt.Sprintf("/a/%d", n), Agent: agent}
+			r := &accesslog.Request{At: noon.Add(time.Duration(n) * time.Second), Sender: accesslog.Sender{Client: netip.MustParseAddr(addr)}, Method: "GET", URI: fmt.Sprintf("/a/%d", n), HeaderFields: accesslog.HeaderFields{Agent: agent}}
 			s.known.Add(r)
 			s.charge(r, addr, 1)
 		}
