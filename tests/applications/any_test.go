@@ -206,10 +206,10 @@ func firstConfiguration(t *testing.T) string {
 	return blocks[1]
 }
 
-var basicZone = regexp.MustCompile(`(?ms)^\t\tzone basic \{.*?^\t\t\}\n`)
+var basicZone = regexp.MustCompile(`(?ms)^\t\tzone basic(?:_address)? \{.*?^\t\t\}\n`)
 
 // start runs the application behind the documented lines, enforced. A chapter of the page has the
-// whole Caddyfile, or what is instead of root and zone basic, and below exempt static_files. More
+// whole Caddyfile, or what is instead of root and the zones for Basic, and below exempt static_files. More
 // changes may follow.
 func (a *anApplication) start(t *testing.T, more ...string) *system.Trial {
 	t.Helper()
