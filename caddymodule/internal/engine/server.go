@@ -51,7 +51,8 @@ func (s *server) look() {
 		s.all.ReadsVerdicts = s.all.ReadsVerdicts || gone || negates(r.MatcherSets)
 		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
 		if !r.Terminal {
-			s.open.ReadsVerdicts = s.open.ReadsVerdicts || gone
+			// Error routes within go on to the routes after this one.
+			s.open.ReadsVerdicts, s.open.ErrorRoutes = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone
 			s.read(&s.open, r)
 		}
 	}

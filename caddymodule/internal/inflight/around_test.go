@@ -64,18 +64,14 @@ func TestReload(t *testing.T) {
 // taken in vain is free.
 func TestRefusedFurtherIn(t *testing.T) {
 	const around, within, slot = "throttle {\nzone around {\nlimit 100 1/d\n}\n}\n", "throttle {\nzone within {\nlimit 1 1/d\n}\n}\n", "in_flight php 1 {\nbuffer 1KiB\n"
-	long := func(s *servertest.FuncSite) {
-		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(strings.Repeat("x", 2<<10)))
-		r.RemoteAddr = client(1) + ":1"
-		s.Come(r)
-	}
+	tooLong := func(s *servertest.FuncSite) { s.Come(long(client(1), "/", 2<<10)) }
 	for name, test := range map[string]struct {
 		directives     string
 		also           func(*servertest.FuncSite)
 		around, within float64
 	}{
 		"no slot is free":        {around + slot + "}", nil, 1, 0},
-		"a body is too long":     {around + slot + "}", long, 1, 0},
+		"a body is too long":     {around + slot + "}", tooLong, 1, 0},
 		"a matcher panics":       {around + "in_flight php 1 {\nexempt test_panics exempt\n}", func(s *servertest.FuncSite) { s.Visit(client(1), "/panics/exempt") }, 1, 0},
 		"its client leaves":      {around + slot + "wait 1m\n}", func(s *servertest.FuncSite) { s.Visit(client(1), "/").Leave() }, 2, 0},
 		"a zone within the slot": {strings.Replace(slot, "1", "2", 1) + "}\n" + within, nil, 0, 1},
