@@ -77,6 +77,7 @@ func TestRefusedFurtherIn(t *testing.T) {
 		"a zone within the slot": {strings.Replace(slot, "1", "2", 1) + "}\n" + within, nil, 0, 1},
 		"a zone within both":     {around + slot + "wait 1m\n}\n" + within, nil, 1, 1},
 		"throttle around both":   {around + within + slot + "}", nil, 1, 1},
+		"an error is caught":     {around + "test_catches {\nroute {\n" + slot + "refusal error\n}\nsettle_upstream\n}\n}\nin_flight own 1", nil, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			servertest.InBubble(t, func(t *testing.T) {

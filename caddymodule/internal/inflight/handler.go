@@ -49,6 +49,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	} else {
 		v.record.Begin()
 	}
+	if erred != nil { // whether the request was refused before is for those around the error route
+		defer func(around *record.Record, refused bool) { around.Refused = refused }(v.record, v.record.Refused)
+	}
 	v.record.Refused = true // unless it is passed on: a matcher may panic
 	concerned, failed := h.concerns(&v.subject)
 	v.record.Refused = false
