@@ -80,19 +80,17 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 }
 
 // provisionExempt loads what no zone ever charges.
-func (a *App) provisionExempt(ctx caddy.Context) error {
-	if err := option.CheckExempt(a.Exempt); err != nil {
+func (a *App) provisionExempt(ctx caddy.Context) (err error) {
+	if err = option.CheckExempt(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
 	for _, warning := range option.Warnings(a.Exempt) {
 		a.engine.Warner.Warn(warning, zap.String("place", "exempt in the global options"))
 	}
-	matchers, err := option.LoadMatchers(ctx, a, "Exempt", a.Exempt)
-	if err != nil {
+	if a.engine.Exempt, err = option.LoadMatchers(ctx, a, "Exempt", a.Exempt); err != nil {
 		return err
 	}
-	static, err := option.LoadStatic(ctx, a.ExemptStaticFiles)
-	a.engine.ExemptAlways(matchers, static)
+	a.engine.Static, err = option.LoadStatic(ctx, a.ExemptStaticFiles)
 	return err
 }
 

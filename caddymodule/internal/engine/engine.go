@@ -36,8 +36,8 @@ type Engine struct {
 	Store    leakybucket.Store
 	table    *override.Table     // of Control
 	Shared   *stores.SharedStore // behind the store, if that is outside of this process
-	Exempt   limit.Matchers
-	Blockers []*limit.Zone // whose blocks hold in all handlers
+	Exempt   limit.Matchers      // from all zones
+	Blockers []*limit.Zone       // whose blocks hold in all handlers
 	watchers []Watcher
 	Proxies  onceWarnings
 
@@ -159,7 +159,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	})
 	z.Places, z.Reporter = &z.State.Waiting, z.Counts
 	e.Zones[name] = z
-	e.exemptsSome = e.exemptsSome || z.Exempt != nil
+	e.exemptsSome = e.exemptsSome || e.Exempt != nil || z.Exempt != nil
 	if z.BlocksEverywhere() {
 		e.Blockers = append(e.Blockers, z.Zone)
 		if z.namesPlaceholders() { // a handler of any server may refuse by it
@@ -211,11 +211,6 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 // errOneNameSpace reports a name of a zone and of an in_flight.
 func errOneNameSpace(name string) error {
 	return fmt.Errorf("%q is the name of a zone and of an in_flight, which metrics and commands could not tell apart: give one of them another name", name)
-}
-
-// ExemptAlways sets what no zone ever charges.
-func (e *Engine) ExemptAlways(matchers limit.Matchers, static []*staticfile.Matcher) {
-	e.Exempt, e.Static, e.exemptsSome = matchers, static, matchers != nil
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. What waits for the start comes first; its

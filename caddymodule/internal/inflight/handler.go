@@ -44,10 +44,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if h.server == nil || h.server.ErrorRoutes {
 		erred, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	}
-	if v.record = &v.unshared; h.server.Nests() || erred != nil { // and others look for it, or have one
+	v.record = v.unshared.Begin()
+	if h.server.Nests() || erred != nil { // other handlers look for a record, or the request has one
 		v.record = record.In(v.subject.Vars)
-	} else {
-		v.record.Begin()
 	}
 	if erred != nil { // whether the request was refused before is for those around the error route
 		defer func(around *record.Record, refused bool) { around.Refused = refused }(v.record, v.record.Refused)
@@ -302,7 +301,8 @@ func (v *visit) free(served bool) {
 const keptVar = "throttle.kept."
 
 // keep keeps what the request holds until its error route has answered, at which the server ends
-// the request's context.
+// the request's context. From then on others may find the visit and its record, so it never goes back to the
+// pool.
 func (v *visit) keep() {
 	served := !v.record.Refused
 	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })

@@ -34,11 +34,13 @@ type Server struct {
 	Limiters      int  // handlers of throttle and in_flight that it may pass
 	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
 
-	ErrorRoutes bool // it may have some, also within other routes
+	// ErrorRoutes says that a request may come in an error route. If it is false, nobody looks for the
+	// error of a request.
+	ErrorRoutes bool
 }
 
 // Nests reports whether a request may pass several handlers of throttle and in_flight, or one
-// several times.
+// several times, but for once more in an error route.
 func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 
 func (s *Server) readsVerdicts() bool { return s == nil || s.ReadsVerdicts }

@@ -63,7 +63,7 @@ type ending struct {
 
 // Times are how long the upstream took, with Timed.
 type times struct {
-	began   time.Time     // less what the request had waited in in_flight by then
+	began   time.Time     // less what the request had waited in in_flight by then, so that later waits can be taken off
 	headers time.Duration // until there were, but for waits in in_flight
 	elapsed time.Duration // until the next handler was done without them, likewise
 }

@@ -112,14 +112,14 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 		return
 	}
 	var all *Verdicts
-	kept := reads || a.Server.Nests() // else nobody looks for it
-	if kept {
+	shared := reads || a.Server.Nests() // else no placeholder, matcher or other handler looks for it
+	if shared {
 		all, _ = a.Vars[verdictsVar].(*Verdicts)
 	}
 	if all == nil {
 		all = &v.verdicts
 		all.all = all.room[:0]
-		if kept {
+		if shared {
 			a.Vars[verdictsVar] = all
 		}
 		if reads && a.Replacer() != nil {

@@ -51,7 +51,10 @@ func Of(r *http.Request) *Record {
 }
 
 // Begin makes an empty Record that of a request.
-func (record *Record) Begin() { record.Charged, record.Slots = record.charged[:0], record.room[:0] }
+func (record *Record) Begin() *Record {
+	record.Charged, record.Slots = record.charged[:0], record.room[:0]
+	return record
+}
 
 // Share puts the record into the variables of its request, where [In] finds it.
 func (record *Record) Share(vars map[string]any) {
@@ -64,8 +67,7 @@ func (record *Record) Share(vars map[string]any) {
 func In(vars map[string]any) *Record {
 	record, _ := vars[recordVar].(*Record)
 	if record == nil {
-		record = new(Record)
-		record.Begin()
+		record = new(Record).Begin()
 		record.Share(vars)
 	}
 	return record
