@@ -36,10 +36,7 @@ func checkBound(tb testing.TB, open Open, keys int, takes [][]int) {
 	s := begin(tb, open, Need{})
 	l := s.scarceLimit(keys)
 	const workers = 16
-	rounds, most := 5000, 600*time.Millisecond // a store behind a network answers less often
-	if testing.Short() {
-		rounds = 300
-	}
+	rounds, most := orShort(5000, 300), 600*time.Millisecond // a store behind a network answers less often
 	start := time.Now()
 	var seen [workers][]history
 	for w := range seen {
@@ -100,15 +97,16 @@ func (s *subject) scarceLimit(keys int) leakybucket.Limit {
 // that all of them meet at whatever a round touches first. f must not end the
 // case, since the others would wait for it forever.
 func race(workers, rounds int, f func(worker, round int)) {
-	var arrived atomic.Int64
+	arrived := make([]sync.WaitGroup, rounds)
+	for r := range arrived {
+		arrived[r].Add(workers)
+	}
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			for r := range rounds {
-				arrived.Add(1)
-				for arrived.Load() < int64(workers*(r+1)) {
-					runtime.Gosched()
-				}
+				arrived[r].Done()
+				arrived[r].Wait()
 				f(w, r)
 			}
 		})
@@ -121,10 +119,7 @@ func race(workers, rounds int, f func(worker, round int)) {
 func freshKeys(tb testing.TB, open Open) {
 	s := begin(tb, open, Need{})
 	const workers, takes, capacity = 10, 10, 10
-	keys := 1000
-	if testing.Short() {
-		keys = 100
-	}
+	keys := orShort(1000, 100)
 	fresh := make([]leakybucket.Charge, keys)
 	for i := range fresh {
 		fresh[i] = charge(fmt.Sprint("k", i), limit(capacity, 1e-7), 1)
@@ -233,10 +228,7 @@ func boundSettled(tb testing.TB, open Open) {
 		rng := rand.New(rand.NewPCG(uint64(w), 13))
 		all[w] = reserver{subject: s, start: start, rng: rng, limits: limits, seen: make(map[string]history)}
 	}
-	rounds, most := 1500, 400*time.Millisecond // a store behind a network answers less often
-	if testing.Short() {
-		rounds = 300
-	}
+	rounds, most := orShort(1500, 300), 400*time.Millisecond // a store behind a network answers less often
 	race(len(all), 1, func(w, _ int) {
 		r := &all[w]
 		for range rounds {

@@ -29,7 +29,7 @@ func nothingInDebtForgotten(tb testing.TB, open Open) {
 	slowed.Charge.Limit.Leak = 1
 	s.settle(slowed)
 	levels[slowed.Charge] = 49
-	for second := range seconds {
+	for second := 0; second < seconds; second += orShort(1, 6) {
 		s.at(time.Duration(second) * time.Second)
 		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
 			s.pours(c, 0)
@@ -141,7 +141,7 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 	for second := 1; second < seconds; second++ {
 		now := time.Duration(second) * time.Second
 		s.at(now)
-		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
+		for _, c := range numbered(fmt.Sprint("passing", second, "/"), orShort(40, 10), limit(1, 1), 1) {
 			s.pours(c, 0)
 		}
 		if second < length {
@@ -255,7 +255,7 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 	s.pours(slow[0], 50)
 	s.pours(quick[1], 0)
 	s.take(charges(slow[1], charge("beside", limit(1, 1), 1)), want{poured, 50}, want{poured, 0})
-	for second := range seconds {
+	for second := 0; second < seconds; second += orShort(1, 6) {
 		s.at(time.Duration(second) * time.Second)
 		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
 			s.pours(c, 0)

@@ -16,10 +16,7 @@ import (
 // Every decision must be the one of store.TakeAll, after what was settled
 // by Settlement.Apply.
 func model(tb testing.TB, open Open) {
-	seeds, steps := 20, 1000
-	if testing.Short() {
-		seeds = 2
-	}
+	seeds, steps := orShort(20, 2), orShort(1000, 500)
 	for seed := range seeds {
 		m := &modeller{
 			subject: beginHeld(tb, open, Need{}),
