@@ -34,6 +34,7 @@ func fill(t *testing.T, s *Store, rng *rand.Rand, n int) {
 // The bound of a group gets old while its buckets are poured into, and
 // only a few are looked at anew. The victim must still be among the first tenth.
 func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
+	oneByOne(t)
 	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -92,9 +92,6 @@ func (f flood) run(t *testing.T) {
 	n := len(took)
 	t.Logf("%d keys into %d buckets: memory grew by %.1f MiB; a decision took p50 %v, p99 %v, p99.9 %v, at most %v of processor time; %d evictions",
 		f.keys, f.most, float64(peak-before)/(1<<20), took[n/2], took[n*99/100], took[n*999/1000], took[n-1], s.Evictions())
-	if raceDetector {
-		return // which takes memory and time of its own
-	}
 	growth := peak - before
 	check.That(t, growth <= f.growth, "got %d MiB more memory in use, want at most %d", growth>>20, f.growth>>20)
 	if p99 := took[n*99/100]; os.Getenv("TEST_LONG") == "1" && p99 > 50*time.Microsecond {
@@ -106,14 +103,11 @@ func (f flood) run(t *testing.T) {
 // TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked has two kinds of floods: of keys
 // that may be forgotten soon, and of those that only give way to each other.
 func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
+	oneByOne(t)
 	const mib = 1 << 20
 	floods := []flood{{keys: 150_000, most: 20_000, growth: 64 * mib}}
 	long := flood{keys: 100_000, most: 20_000, growth: 64 * mib, leak: 1e-3, keyLength: 256} // a bucket takes 64 bytes, and its key 256 more
-	if raceDetector {
-		floods[0].keys, floods[0].most = 30_000, 5000
-		long.keys, long.most = 30_000, 5000
-	}
-	if os.Getenv("TEST_LONG") == "1" && !raceDetector {
+	if os.Getenv("TEST_LONG") == "1" {
 		const all = 10_000_000
 		floods = []flood{{keys: all, most: 100_000, growth: 64 * mib}, {keys: all, most: 1_000_000, growth: 256 * mib}}
 	}
@@ -131,6 +125,7 @@ func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
 // TestKeysThatMeetInOneStoreAreSpreadInAnother: only one who knows the seed can choose
 // keys that meet in a shard. Where they do, they still are bounded.
 func TestKeysThatMeetInOneStoreAreSpreadInAnother(t *testing.T) {
+	oneByOne(t)
 	const chosen, most = 20_000, 64 * bucketsPerShard
 	now := second
 	first, other := held(New(Options{MaxBuckets: most}), &now), held(New(Options{MaxBuckets: most}), &now)

@@ -112,6 +112,7 @@ func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 
 // A shard numbers its zones. Beyond what the number can tell, it spells them.
 func TestAStoreKeepsBucketsOfAnyNumberOfZones(t *testing.T) {
+	oneByOne(t)
 	now := second
 	s := held(New(Options{MaxBuckets: 4096}), &now)
 	s.SetMaxBuckets(mostZones + 2000)
@@ -329,9 +330,18 @@ func heap() (bytes, objects uint64) {
 	return m.HeapAlloc, m.HeapObjects
 }
 
+// oneByOne skips a test of many takes one after the other, in which no race can be detected.
+func oneByOne(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("nothing here runs beside another")
+	}
+}
+
 func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
-	if testing.Short() || raceDetector {
-		t.Skip("a million buckets are for neither -short nor -race")
+	oneByOne(t)
+	if testing.Short() {
+		t.Skip("a million buckets are not for -short")
 	}
 	bytesBefore, objectsBefore := heap()
 	s := New(Options{MaxBuckets: million})

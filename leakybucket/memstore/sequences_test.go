@@ -29,6 +29,7 @@ type sequence struct {
 const mostCharges = 10 // that are taken together
 
 func TestRandomSequencesLeaveTheStoreSound(t *testing.T) {
+	oneByOne(t)
 	seed := testseed.Of(t)
 	t.Logf("seed %d", seed)
 	for _, test := range []struct{ most, steps, checkEvery int }{
