@@ -23,10 +23,10 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	if long() {
 		enough = func(_ int64, took time.Duration) bool { return took >= time.Minute }
 	}
-	server := servertest.StartPostgres(t)
+	server, table := sharedServer(t), unique("few")
 	var stores []*Store
 	for range 9 {
-		stores = append(stores, openForgetful(t, patient(server.URL()), Options{OnError: failOn(t)}, time.Second))
+		stores = append(stores, openForgetful(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)}, time.Second))
 	}
 	var takes atomic.Int64
 	var wg sync.WaitGroup
@@ -57,7 +57,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	}
 	log := server.Log()
 	check.That(t, !strings.Contains(log, "deadlock detected"), "PostgreSQL has met a deadlock, want none that needs to be begun again")
-	hot := wantHot(t, server, defaultTable)
+	hot := wantHot(t, server, table)
 	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT", perSecond, hot)
 	if long() && perSecond < 1000 {
 		t.Errorf("takes a second: got %.0f, want at least 1000", perSecond)

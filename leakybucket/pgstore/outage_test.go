@@ -99,8 +99,11 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 			key := fmt.Sprint(name, cycle)
 			stop := load(t, s, key, 16)
 			pause(context.Background(), 200*time.Millisecond)
-			written := levelOf(t, s, key) // to the disk, a second later
-			pause(context.Background(), time.Second)
+			written := levelOf(t, s, key)
+			log := server.Text(t, "SELECT pg_current_wal_insert_lsn()")
+			eventually(t, "it is on the disk", func() bool {
+				return server.Text(t, "SELECT pg_current_wal_flush_lsn() >= '"+log+"'") == "t"
+			})
 			end := outage()
 			eventually(t, "the outage shows", func() bool {
 				_, err := takeInBudget(t, s, charge("probe", 0))

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync"
@@ -8,18 +9,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
-func TestStoreKeepsTheContract(t *testing.T) { storetest.Run(t, open) }
+func TestStoreKeepsTheContract(t *testing.T) { storetest.Run(t, onePool(t)) }
 
 // BenchmarkTake runs as BenchmarkTake/store=postgres/keys=1e4/order=uniform and
 // the like.
 func BenchmarkTake(b *testing.B) {
-	b.Run("store=postgres", func(b *testing.B) { storetest.Benchmark(b, open) })
+	b.Run("store=postgres", func(b *testing.B) { storetest.Benchmark(b, onePool(b)) })
 }
 
 // shared is the server of all tests that do it no harm.
@@ -49,13 +52,20 @@ func sharedServer(tb testing.TB) *servertest.Postgres {
 // unique returns a name that no other test has.
 func unique(what string) string { return fmt.Sprint(what, shared.stores.Add(1)) }
 
-// open opens a store of a case, in a table of its own: what others have no use
-// for by the server's clock may be alive by that of the case. It forgets in a
-// hurry, so that a case would notice what is forgotten too early.
-func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+// onePool returns an [storetest.Open] whose stores share connections. Each has a table of its own:
+// what others have no use for by the server's clock may be alive by that of the case. It forgets
+// in a hurry, so that a case would notice what is forgotten too early.
+func onePool(tb testing.TB) storetest.Open {
 	tb.Helper()
-	s := openForgetful(tb, patient(sharedServer(tb).URL()), Options{Table: unique("case"), OnError: failOn(tb)}, 50*time.Millisecond)
-	return s, s.hold
+	pool := check.Must(pgxpool.New(context.Background(), patient(sharedServer(tb).URL())+"&pool_max_conns=16"))(tb)
+	tb.Cleanup(pool.Close)
+	return func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		s := check.Must(New(pool, Options{Table: unique("case"), OnError: failOn(tb)}))(tb)
+		tb.Cleanup(s.Close)
+		s.forgetEvery = 50 * time.Millisecond
+		s.Start()
+		return s, s.hold
+	}
 }
 
 // openStore opens a store and starts it.

@@ -13,7 +13,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
@@ -59,9 +58,10 @@ func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 
 // writes returns what changes with each write to the first row of a table. A lock
 // is no write.
-func writes(t *testing.T, server *servertest.Postgres, table string) (version string) {
+func writes(t *testing.T, s *Store) (version string) {
 	t.Helper()
-	return server.Text(t, "SELECT coalesce(min(ctid::text || ' ' || xmin::text), 'no row') FROM "+table)
+	check.OK(t, s.pool.QueryRow(t.Context(), "SELECT coalesce(min(ctid::text || ' ' || xmin::text), 'no row') FROM "+s.table).Scan(&version))
+	return version
 }
 
 func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T) {
@@ -98,8 +98,7 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 		{"a block begins", 10.3, []leakybucket.Charge{free}, false, true},
 		{"a block begins, with another", 10.3, []leakybucket.Charge{free, beside}, false, true},
 	} {
-		table := unique("free")
-		s := openStopped(t, patient(server.URL()), Options{Table: table})
+		s := openStopped(t, patient(server.URL()), Options{Table: unique("free")})
 		s.hold(epoch)
 		mustTake(t, s, free) // creates the table
 		if test.filled > 0 {
@@ -108,7 +107,7 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 			was := mustTake(t, s, fill)
 			check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: fill, Was: was, Diff: test.filled - 1}}))
 		}
-		before := writes(t, server, table)
+		before := writes(t, s)
 		for i := range 3 {
 			s.hold(epoch.Add(time.Duration(i) * 100 * time.Millisecond))
 			decisions := make([]leakybucket.Decision, len(test.charges))
@@ -118,21 +117,19 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 				t.Errorf("%s: got %+v, want poured %v at level %v", test.about, d, test.poured, level)
 			}
 		}
-		check.Equal(t, writes(t, server, table) != before, test.writes, "%s: a write", test.about)
+		check.Equal(t, writes(t, s) != before, test.writes, "%s: a write", test.about)
 	}
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
 func TestASettlementOfNothingWritesNoRow(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("unsettled")
-	s := openStopped(t, patient(server.URL()), Options{Table: table})
+	s := openStopped(t, patient(sharedServer(t).URL()), Options{Table: unique("unsettled")})
 	c := charge("k", 1)
 	was := mustTake(t, s, c)
-	before := writes(t, server, table)
+	before := writes(t, s)
 	check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c, Was: was}}))
-	check.Equal(t, writes(t, server, table), before, "a settlement of 0 has written the row")
+	check.Equal(t, writes(t, s), before, "a settlement of 0 has written the row")
 }
 
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
