@@ -70,7 +70,7 @@ func TestLocalBuckets(t *testing.T) {
 	})
 }
 
-// TestShare: limits are divided, but an empty bucket takes the largest constant cost.
+// TestShare: limits are divided, but an empty bucket takes any cost that fits the whole one.
 func TestShare(t *testing.T) {
 	for _, test := range []struct {
 		nodes                   int
@@ -82,8 +82,8 @@ func TestShare(t *testing.T) {
 		{6, 10, 1, 1, 1},
 		{6, 10, 5, 5, 1},
 		{6, 4, 4, 4, 1},
-		{6, 12, 12, 0, 1},  // a computed cost counts as the share
-		{6, 12, 100, 0, 0}, // and one that never fits does not
+		{6, 12, 12, 0, 1},
+		{6, 12, 100, 0, 0}, // it never fits
 		{6, 12, 0.5, 0, 4},
 	} {
 		t.Run(fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes), func(t *testing.T) {
@@ -94,6 +94,21 @@ func TestShare(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALargeCostDoesNotWidenTheShare: it takes as long to leak as it would in a larger one.
+func TestALargeCostDoesNotWidenTheShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, c := startNode(t, Options{Nodes: 6}), hourly(1, 1)
+		n.remote.down.Store(true)
+		n.wantAdmitted(2, c, 1)
+		for range 5 {
+			time.Sleep(time.Hour)
+			n.wantAdmitted(1, c, 0)
+		}
+		time.Sleep(time.Hour)
+		n.wantAdmitted(2, c, 1)
+	})
 }
 
 func TestPolicies(t *testing.T) {

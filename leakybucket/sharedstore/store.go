@@ -37,7 +37,7 @@ type ZoneOptions struct {
 	Policy Policy
 
 	// MaxCost is the largest constant cost of the zone, in units. A share of the
-	// limit is never too small for it.
+	// limit always has room for it. Other costs find room in an empty share.
 	MaxCost float64
 }
 
@@ -121,27 +121,22 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 	return nil
 }
 
-// share makes a charge one to this node's share of the bucket, which holds and
-// leaks its part of the limit, and at least the largest constant cost. A computed
-// cost above that capacity counts as the capacity, unless it is above the shared
-// capacity as well.
+// share makes a charge one to this node's share of the bucket, which leaks its part of the limit. It
+// holds its part, and at least the largest constant cost and this one, unless that is above the shared
+// capacity.
 func (s *Store) share(c *leakybucket.Charge) {
 	if s.nodes == 1 {
 		return
 	}
-	whole, cost, undelayed := c.Limit.Capacity, c.Cost, c.Undelayed
-	fits := !c.Limit.Oversize(cost)
-	c.Limit.Capacity = max(whole/s.nodes, min(s.zone(c.Zone).MaxCost, whole))
+	whole, undelayed := c.Limit.Capacity, c.Undelayed
+	c.Limit.Capacity = max(whole/s.nodes, min(max(s.zone(c.Zone).MaxCost, c.Cost), whole))
 	c.Limit.Leak /= s.nodes
 	c.Debt /= s.nodes
 	c.Undelayed /= s.nodes
-	if fits {
-		c.Cost = min(cost, c.Limit.Capacity)
-	}
 	if c.Ceiling >= whole {
 		c.Ceiling = c.Limit.Capacity
 	} else if c.Ceiling > 0 {
-		leaking := max(0, c.Ceiling-undelayed-cost) / s.nodes // while it waits as long as it may
+		leaking := max(0, c.Ceiling-undelayed-c.Cost) / s.nodes // while it waits as long as it may
 		c.Ceiling = min(c.Limit.Capacity, c.Undelayed+leaking+c.Cost)
 	}
 }
