@@ -206,7 +206,8 @@ func (d *verdict) placeholder(name string) (any, bool) {
 }
 
 var (
-	passEvents = telemetry.NewCounters("passes_total",
+	// PassEvents counts what happens to passes.
+	PassEvents = telemetry.NewCounters("passes_total",
 		"Passes of clients of an in_flight with share, by what happened to them.", "zone", "event")
 
 	waitSeconds = telemetry.NewHistograms("slot_wait_seconds",
@@ -264,10 +265,10 @@ func newCounts(l *Limit) *counts {
 	}
 	if l.ranks.pass != nil {
 		for state := pass.Invalid; state <= pass.Valid; state++ {
-			c.states[state] = passEvents.WithLabelValues(l.Name, state.String())
+			c.states[state] = PassEvents.WithLabelValues(l.Name, state.String())
 		}
 		for e := pass.None + 1; e < pass.Events; e++ {
-			c.passes[e] = passEvents.WithLabelValues(l.Name, e.String())
+			c.passes[e] = PassEvents.WithLabelValues(l.Name, e.String())
 		}
 	}
 	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}

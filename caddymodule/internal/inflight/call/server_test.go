@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,15 +22,17 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // A site is Caddy's server with its reverse proxy in front of an upstream. It receives bodies, and
@@ -58,7 +61,7 @@ func newSite(t *testing.T, b body.Bounds, directives string, upstream http.Handl
 	s.store.SetBounds(b)
 	latest = s
 	up := listen(t, upstream)
-	s.server = servertest.Run(t, fmt.Sprintf(`http:// {
+	s.server = run(t, fmt.Sprintf(`http:// {
 		handle /without/h2c/* {
 			reverse_proxy h2c://%[2]s
 		}
@@ -76,16 +79,31 @@ func newSite(t *testing.T, b body.Bounds, directives string, upstream http.Handl
 				reverse_proxy %[2]s
 			}
 		}
-	}`, directives, up.Listener.Addr())).Server
+	}`, directives, up.Listener.Addr()))
 	s.plain = listen(t, s.server)
 	s.listenQUIC()
 	t.Cleanup(func() {
-		servertest.Soon(t, "nothing to be held", func() bool {
-			memory, file := s.store.Held()
-			return memory == 0 && file == 0
+		servertest.Eventually(t, "nothing is held", func() (err error) {
+			if memory, file := s.store.Held(); memory != 0 || file != 0 {
+				err = fmt.Errorf("got %d and %d bytes", memory, file)
+			}
+			return err
 		})
 	})
 	return s
+}
+
+// run runs the server of a Caddyfile until the test ends. By caddymodule/internal/servertest, all
+// that imports this package would be compiled once more with the tests inside it.
+func run(t *testing.T, caddyfile string) *caddyhttp.Server {
+	t.Helper()
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
+	check.OK(t, err)
+	var config caddy.Config
+	check.OK(t, json.Unmarshal(adapted, &config))
+	ctx, stop := caddy.NewContext(check.Must(caddy.ProvisionContext(&config))(t))
+	t.Cleanup(stop)
+	return check.Must(ctx.App("http"))(t).(*caddyhttp.App).Servers["srv0"]
 }
 
 // listen serves HTTP/1 and HTTP/2.

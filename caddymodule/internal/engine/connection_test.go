@@ -1,4 +1,4 @@
-package refusal_test
+package engine_test
 
 import (
 	"bufio"

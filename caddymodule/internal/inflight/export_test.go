@@ -1,4 +1,0 @@
-package inflight
-
-// PassEvents are for tests.
-var PassEvents = passEvents
