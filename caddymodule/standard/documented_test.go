@@ -1,6 +1,7 @@
 package standard_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
@@ -195,5 +197,24 @@ func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
 	check.That(t, len(names) >= 50, "got the fields %v, want more", names)
 	for _, name := range names {
 		check.That(t, strings.Contains(string(example), `"`+name+`":`), "got no %q in the example", name)
+	}
+}
+
+// Manual pages are made from Markdown, which takes words in angle brackets for HTML.
+func TestManualPagesKeepTheArguments(t *testing.T) {
+	all := &cobra.Command{Use: "throttle"}
+	caddycmd.Commands()["throttle"].CobraFunc(all)
+	for _, command := range all.Commands() {
+		var page bytes.Buffer
+		if err := doc.GenMan(command, &doc.GenManHeader{Section: "8"}, &page); err != nil {
+			t.Fatal(err)
+		}
+		plain := strings.NewReplacer(`\fB`, "", `\fP`, "", `\-`, "-", `\[`, "[", `\]`, "]").Replace(page.String())
+		if !strings.Contains(plain, command.UseLine()) {
+			t.Errorf("got no %q in\n%s", command.UseLine(), plain[:min(len(plain), 400)])
+		}
+		if text := command.Long + command.Flags().FlagUsages(); strings.Contains(text, "<") {
+			t.Errorf("%s: got words in angle brackets in\n%s", command.Name(), text)
+		}
 	}
 }

@@ -1,0 +1,121 @@
+package requests
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// TestGRPC: a client of gRPC learns that it was limited, and waits as long as it is told to.
+func TestGRPC(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check.OK(t, err)
+	server := grpc.NewServer()
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	port := servertest.FreePort(t)
+	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`
+http://:%d {
+	throttle {
+		zone calls {
+			limit 1 1/2s
+		}
+	}
+	reverse_proxy h2c://%s
+}`, port, listener.Addr())})
+
+	ctx, cancel := context.WithTimeout(t.Context(), system.StartTime)
+	defer cancel()
+	dial := func(options ...grpc.DialOption) healthpb.HealthClient {
+		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn := check.Must(grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), options...))(t)
+		t.Cleanup(func() { conn.Close() })
+		return healthpb.NewHealthClient(conn)
+	}
+	plain := dial()
+	check.Must(plain.Check(ctx, new(healthpb.HealthCheckRequest)))(t)
+	_, err = plain.Check(ctx, new(healthpb.HealthCheckRequest))
+	s := status.Convert(err)
+	check.That(t, s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "Please wait"), "got %v, want RESOURCE_EXHAUSTED and for how long to wait", err)
+	stream, err := plain.Watch(ctx, new(healthpb.HealthCheckRequest))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	check.That(t, status.Code(err) == codes.ResourceExhausted, "got %v for a stream, want RESOURCE_EXHAUSTED", err)
+	patient := dial(grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 2, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
+		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+	began := time.Now()
+	if _, err := patient.Check(ctx, new(healthpb.HealthCheckRequest)); err != nil {
+		t.Errorf("got %v after %v, want the second attempt to wait, and pass", err, time.Since(began))
+	}
+}
+
+// TestCORS: a page of another origin calls the API of the recipe, and its script reads the refusal.
+func TestCORS(t *testing.T) {
+	t.Parallel()
+	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<!doctype html><title>page</title><link rel=icon href=data:,>"))
+	}))
+	defer pages.Close()
+	var calls, others atomic.Int64
+	up := system.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*") // as applications do
+		if r.Method == http.MethodPut && r.Header.Get("X-Api-Key") == "k" {
+			calls.Add(1)
+		} else {
+			others.Add(1)
+		}
+	})
+	s := system.StartSection(t, "recipes/apis.md", "### Calls from browsers",
+		"https://app.example.com", pages.URL, "localhost:3000", up.Address, "limit 20 20/m", "limit 3 1/h")
+	b := chromium.NewTab(t, chromium.StartBrowser(t, chromedp.IgnoreCertErrors), "en", "light", 800, 600)
+	b.Open(pages.URL)
+	b.Run(fmt.Sprintf(`(async () => {
+		const seen = [];
+		for (let i = 0; i < 4; i++) {
+			try {
+				const a = await fetch(%q, {method: "PUT", headers: {"X-Api-Key": "k", "Content-Type": "application/json", "Accept": "application/json"}, body: "{}"});
+				seen.push([a.status, a.headers.get("Retry-After"), a.headers.get("RateLimit"), await a.text()].join("|"));
+			} catch (e) {
+				seen.push(String(e));
+			}
+		}
+		window.seen = seen;
+	})()`, s.URL+"/v1/things"))
+	b.When("the calls", "window.seen")
+	seen := chromium.Eval[[]string](b, "window.seen")
+	if calls.Load() != 3 || others.Load() != 0 {
+		t.Errorf("got %d calls and %d other requests at the API, want 3 and no preflight", calls.Load(), others.Load())
+	}
+	for i, want := range []string{`200||"keys";r=2;`, `200||"keys";r=1;`, `200||"keys";r=0;`, `429|10`} {
+		if !strings.HasPrefix(seen[i], want) {
+			t.Errorf("call %d: got %q, want %s", i+1, seen[i], want)
+		}
+	}
+	if !strings.Contains(seen[3], "support_code") || !strings.Contains(seen[3], `|"keys";r=0;`) {
+		t.Errorf("got the refusal %q, want its code and what remains", seen[3])
+	}
+}
