@@ -14,8 +14,11 @@ import (
 func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
 	cycles, down := 2, 1200*time.Millisecond
-	if system.Long() {
+	switch {
+	case system.Long():
 		cycles, down = 20, 3*time.Second
+	case testing.Short():
+		cycles = 1
 	}
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		port := servertest.FreePort(t)

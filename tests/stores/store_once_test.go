@@ -18,8 +18,11 @@ import (
 func TestRepliesThatAreLostAreChargedAtMostOnce(t *testing.T) {
 	t.Parallel()
 	want, most := 500, 3*system.StartTime
-	if system.Long() {
+	switch {
+	case system.Long():
 		want, most = 10_000, 10*time.Minute
+	case testing.Short():
+		want = 150
 	}
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		var losing atomic.Bool

@@ -182,7 +182,7 @@ func TestAWebhookGetsInUnderASwarm(t *testing.T) {
 	t.Parallel()
 	c, s := startShopRecipe(t)
 	s.fill(c)
-	stop := sendRobots(c, "/", 8)
+	stop := sendRobots(c, "/", 40)
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
@@ -247,7 +247,7 @@ func TestAMonitorIsNeverRefusedOnAFullSite(t *testing.T) {
 	t.Parallel()
 	c, s := startShopRecipe(t)
 	s.fill(c)
-	stop := sendRobots(c, "/", 4)
+	stop := sendRobots(c, "/", 16)
 	for i := range 20 {
 		a := c.Must(system.Request{Address: "192.0.2.10", Target: "/"})
 		check.That(t, a.Status == 200 && a.Body == "page\n", "check %d: got %d %q, want the shop's answer", i, a.Status, a.Body)

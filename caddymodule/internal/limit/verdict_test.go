@@ -108,6 +108,9 @@ func verdictsHold(t *testing.T, s *servertest.Site, before func(state int)) {
 	zones := []string{"plain", "blocks", "everywhere", "trial", "some", "waits", "settled", "must", "may"}
 	seen := make(map[string]int)
 	states, least := 1000, 1
+	if testing.Short() {
+		states = 250
+	}
 	if os.Getenv("TEST_LONG") == "1" {
 		states, least = 5000, 5
 	}
