@@ -1,13 +1,23 @@
 package redis
 
 import (
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func config(store string) []byte {
@@ -34,3 +44,83 @@ func TestJSONWithEveryOptionIsValid(t *testing.T) {
 }
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
+
+// timeout is long, since a busy machine may be slow as well.
+const timeout = 400 * time.Millisecond
+
+// TestADeadMaster, of the slot with the buckets, takes the store to the policy, and hardly anybody waits: a
+// request that falls back waits for the timeout, and none does once the store is down. If a
+// replica takes over, the store is up again.
+func TestADeadMaster(t *testing.T) {
+	for _, test := range []struct {
+		how      string
+		fail     func(master, replica *servertest.Redis)
+		survives bool
+	}{
+		{"killed with its replica", func(master, replica *servertest.Redis) { replica.Kill(); master.Kill() }, false},
+		{"stopped with its replica", func(master, replica *servertest.Redis) { replica.Pause(); master.Pause() }, false},
+		{"killed", func(master, _ *servertest.Redis) { master.Kill() }, true},
+	} {
+		t.Run(test.how, func(t *testing.T) {
+			t.Parallel()
+			c := servertest.StartRedisCluster(t)
+			for _, node := range c.Nodes {
+				node.Do("config", "set", "cluster-require-full-coverage", "no")
+			}
+			store := check.Must(redisstore.Open(c.URL(), redisstore.Options{}))(t)
+			backend := sharedstore.NewBackend("cluster", store, memstore.New(memstore.Options{}))
+			t.Cleanup(backend.Close)
+			s := backend.With(sharedstore.Options{Timeout: timeout})
+			master, replica := c.Owner()
+			flood(t, s, 100) // all is well
+			if backend.Failing() {
+				t.Fatal("before any failure: got it failing")
+			}
+			test.fail(master, replica)
+			if test.survives { // perhaps before anybody notices
+				servertest.Eventually(t, "the store is up", func() error {
+					for range 3 {
+						if flood(t, s, 10); backend.Failing() {
+							return errors.New("calls fail")
+						}
+					}
+					return nil
+				})
+				return
+			}
+			servertest.Eventually(t, "the store is down", func() error {
+				flood(t, s, 10)
+				if !backend.Down() {
+					return errors.New("it is up")
+				}
+				return nil
+			})
+			if waited := flood(t, s, 200); waited > 0 || !backend.Down() {
+				t.Errorf("in the outage: got %d requests that waited and an outage %v, want none and one", waited, backend.Down())
+			}
+		})
+	}
+}
+
+// flood takes from so many buckets, fifty a second, and returns how many waited for the whole
+// timeout.
+func flood(t *testing.T, s *sharedstore.Store, requests int) (waited int64) {
+	t.Helper()
+	var crowd sync.WaitGroup
+	var slow atomic.Int64
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for i := range requests {
+		crowd.Go(func() {
+			charges := []leakybucket.Charge{{Zone: "z", Key: fmt.Sprint(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1}, Cost: 1}}
+			began := time.Now()
+			check.NoError(t, s.Take(t.Context(), charges, make([]leakybucket.Decision, 1)))
+			if time.Since(began) >= timeout {
+				slow.Add(1)
+			}
+		})
+		<-ticker.C
+	}
+	crowd.Wait()
+	return slow.Load()
+}

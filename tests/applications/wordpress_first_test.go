@@ -84,3 +84,152 @@ func firstConfigurationHolds(t *testing.T) {
 		}
 	})
 }
+
+// wordPressPaysForSearchesInDisguise as for plain ones: spelled as PHP reads them, too,
+// and by other addresses. What people ask for costs 1.
+func wordPressPaysForSearchesInDisguise(t *testing.T) {
+	s := startWordPress(t)
+	n := 0
+	for want, targets := range map[float64][]string{
+		5: {
+			"/?s=kettle", "/?%73=kettle", "/?x=1&%20s=kettle", "/?+s=kettle", "/?s%00x=kettle", "/?s%5B%5D=kettle", "/index.php?S=1&s=kettle",
+			"/index.php/search/kettle/", "/search/kettle/", "/author/admin/", "/index.php/author/admin/", "/?author=1", "/?author_name=admin",
+			"/?author.name=admin", "/?author%20name=admin", "/?rest_route=/wp/v2/users", "/?rest.route=/wp/v2/users", "/index.php/wp-json/wp/v2/users",
+			"/wp-json/wp/v2/posts?search=kettle", "/wp-json/wp/v2/posts?se%61rch=kettle",
+		},
+		1: {"/", "/kettle-1/", "/?p=5", "/?utm_source=mail&x=s", "/wp-json/wp/v2/posts?include%5B0%5D=5&_fields=id%2Cname&_locale=user", "/?wc-ajax=cart"},
+	} {
+		for _, target := range targets {
+			n++
+			address := system.NetworkAddress(n)
+			s.Must(system.Request{Address: address, Target: target})
+			system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
+			check.Equal(t, costIn(s, "pages", address), want, "%s: the cost", target)
+		}
+	}
+	for _, cookie := range []string{"wp-postpass_site=x", "wp-postpass.site=x"} {
+		n++
+		address := system.NetworkAddress(n)
+		s.Must(system.Request{Address: address, Target: "/members/", Header: []string{"Cookie", cookie}})
+		system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
+		check.Equal(t, costIn(s, "pages", address), 3, "the cookie %s: the cost", cookie)
+	}
+}
+
+// costIn returns what the only request of an address cost in a zone.
+func costIn(s *system.Trial, zone, address string) float64 {
+	s.T.Helper()
+	e := s.Entries(address)[0]
+	if e.Throttle == nil {
+		return 0
+	}
+	for _, z := range append(e.Throttle.Zones, e.Throttle.ZoneEntry) {
+		if z.Zone == zone {
+			return z.Cost
+		}
+	}
+	return 0
+}
+
+// wordPressChecksFewApplicationPasswords, however it is asked to answer wrong ones, and
+// all right ones.
+func wordPressChecksFewApplicationPasswords(t *testing.T) {
+	for i, target := range []string{
+		"/wp-json/wp/v2/posts?status=draft", "/?rest_route=/wp/v2/users/me&_envelope=1", "/wp-json/wp/v2/users/me?%5fenvelope=1",
+		"/wp-json/wp/v2/users/me?.envelope=1", "/wp-json/wp/v2/users/me?_env%65lope", "/wp-json/wp/v2/users/me?_envelope[]=1",
+	} {
+		for name, start := range map[string]func(*testing.T, ...string) *system.Trial{"the recipe": startWordPress, "the first configuration": startFirst} {
+			s := start(t)
+			var statuses map[int]int
+			n := checked(t, func() {
+				statuses = s.Attack(60, 1, func(i int) system.Request { return basic(system.NetworkAddress(i), "author", "wrong", target) })
+			})
+			t.Logf("%s, %s: %d of 60 application passwords checked, %v by status", name, target, n, statuses)
+			if n > mostByAccount || statuses[429] < 60-mostByAccount || statuses[200] > 0 || i == 0 && n == 0 {
+				t.Errorf("%s, %s: got %d of 60 application passwords checked, %v by status, want %d at most and the others refused", name, target, n, statuses, mostByAccount)
+			}
+		}
+	}
+	s := startWordPress(t)
+	for i := range 30 {
+		a := s.Must(system.Request{Address: "198.51.100.3", Target: fmt.Sprint("/wp-json/wp/v2/posts?per_page=1&exclude%5B%5D=7&x=", i), Header: []string{"Authorization", "Bearer x"}})
+		check.Need(t, a.Status, 200, "request %d, want 200 for answers that are no failure", i)
+	}
+}
+
+// Zone pages of the recipe: its capacity and what it leaks in a second.
+const pagesCapacity, pagesLeak = 120, 2
+
+// wordPressChargesWhatRunsPHP as the recipe says, whatever it looks like.
+func wordPressChargesWhatRunsPHP(t *testing.T) {
+	s := startWordPress(t)
+	requests := []struct {
+		cost float64 // in zone pages
+		system.Request
+	}{
+		{1, system.Request{Target: "/"}},
+		{1, system.Request{Target: "/?x=1"}},
+		{1, system.Request{Method: "OPTIONS", Target: "/"}},
+		{1, system.Request{Method: "OPTIONS", Target: "/wp-json/wp/v2/posts"}},
+		{1, system.Request{Method: "HEAD", Target: "/?x"}},
+		{5, system.Request{Target: "/.well-known/x?s="}},
+		{1, system.Request{Target: "/.well-known/security.txt"}},
+		{1, system.Request{Target: "/robots.txt?"}},
+		{1, system.Request{Target: "/up"}},
+		{1, system.Request{Target: "/healthz?x"}},
+		{1, system.Request{Target: "/favicon.ico"}},
+		{1, system.Request{Target: "/wp-content/none.css"}},
+		{1, system.Request{Target: "/index.php/x.css"}},
+		{5, system.Request{Target: "/?s=kettle"}},
+		{5, system.Request{Target: "/?%73=kettle"}},
+		{5, system.Request{Target: "/search/kettle/"}},
+		{5, system.Request{Target: "/wp-json/wp/v2/posts?search=kettle"}},
+		{5, system.Request{Target: "/?rest_route=/wp/v2/posts&search=kettle"}},
+		{5, system.Request{Target: "/wp-json/wp/v2/users"}},
+		{5, system.Request{Target: "/?author=1"}},
+		{5, system.Request{Target: "/wp-cron.php"}},
+		{3, system.Request{Method: "POST", Target: "/", Body: "s=kettle"}},
+		{3, system.Request{Method: "POST", Target: "/wp-comments-post.php", Body: "comment=x"}},
+	}
+	for i, c := range requests {
+		c.Address = system.NetworkAddress(4000 + i)
+		s.Must(c.Request)
+		system.Eventually(t, c.Method+" "+c.Target+" in PHP", func() bool { return wordPress.reached(t, c.Address+",") > 0 })
+	}
+	file := system.Request{Address: "198.51.100.1", Target: "/wp-includes/js/jquery/jquery.min.js?ver=3"}
+	s.Must(file)
+	if err := s.ShutDown(); err != nil {
+		t.Error(err)
+	}
+	for i, c := range requests {
+		for _, e := range s.Entries(system.NetworkAddress(4000 + i)) {
+			for _, z := range e.Throttle.Zones {
+				if z.Zone == "pages" && z.Cost != c.cost {
+					t.Errorf("%s %s: got a cost of %v, want %v", c.Method, c.Target, z.Cost, c.cost)
+				}
+			}
+		}
+	}
+	if e := s.Entries(file.Address); len(e) != 1 || e[0].Throttle != nil && e[0].Throttle.Zone != "" {
+		t.Errorf("%s: got %+v, want no charge for a file", file.Target, e)
+	}
+}
+
+// wordPressServesAFloodOnce a burst, and no more of it than the leak then.
+func wordPressServesAFloodOnce(t *testing.T) {
+	s := startWordPress(t)
+	for name, flood := range map[string]system.Request{
+		"searches":   {Address: "198.51.100.201", Target: "/?s=kettle"},
+		"REST users": {Address: "198.51.100.202", Target: "/wp-json/wp/v2/users"},
+		"wp-cron":    {Address: "198.51.100.203", Target: "/wp-cron.php"},
+	} {
+		start := time.Now()
+		statuses := s.Attack(100, 10, func(int) system.Request { return flood })
+		most := int(pagesCapacity+pagesLeak*time.Since(start).Seconds())/5 + 1
+		reached := wordPress.reached(t, flood.Address+",")
+		t.Logf("%s, 100 times: %d reached PHP, %v by status", name, reached, statuses)
+		if reached > most || reached == 0 {
+			t.Errorf("%s: got %d, want 1 to %d", name, reached, most)
+		}
+	}
+}
