@@ -156,6 +156,27 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
+// A command that runs no test says that all is well.
+func TestEveryCommandNamesATest(t *testing.T) {
+	var code strings.Builder
+	check.OK(t, filepath.WalkDir(root, func(name string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(name, "_test.go") {
+			code.Write(check.Must(os.ReadFile(name))(t))
+		}
+		return err
+	}))
+	option := regexp.MustCompile(`-(run|bench) '?([A-Z][\w|]*)`)
+	for _, p := range pages(t) {
+		for _, found := range option.FindAllStringSubmatch(p.text, -1) {
+			for name := range strings.SplitSeq(found[2], "|") {
+				kind := map[string]string{"run": "Test", "bench": "Benchmark"}[found[1]]
+				named := regexp.MustCompile(`func ` + kind + `\w*` + strings.TrimPrefix(name, kind)).MatchString(code.String())
+				check.That(t, named, "%s: got the command %q, and nothing named %s", p.name, found[0], name)
+			}
+		}
+	}
+}
+
 func TestNoPageHasTwoHeadingsOfOneAnchor(t *testing.T) {
 	for _, p := range pages(t) {
 		seen := make(map[string]bool)
