@@ -16,22 +16,12 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
-// seeds returns those of n months. With -short it is every eighth from 1 on, which are small.
-func seeds(n uint64) (all []uint64) {
-	for seed := range n {
-		if !testing.Short() || seed%8 == 1 {
-			all = append(all, seed)
-		}
-	}
-	return all
-}
-
 // madeLogs are ten, or with -short two, besides those of the folder that the environment
 // variable TUNING_LOGS names.
 func madeLogs(t *testing.T) []string {
 	logs := check.Must(filepath.Glob(filepath.Join(os.Getenv("TUNING_LOGS"), "*.log")))(t)
 	logs = append(logs, writeLog(t, mixedLines()...))
-	for _, seed := range seeds(9) {
+	for seed := check.OrShort[uint64](0, 1); seed < 9; seed += check.OrShort[uint64](1, 8) { // which are small
 		logs = append(logs, writeLog(t, made(seed, 1).lines...))
 	}
 	return logs

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestHashedAddressesAreKeys: each is a client of its own, in replay and recommend.
@@ -39,10 +40,7 @@ func TestHashedAddressesAreKeys(t *testing.T) {
 // TestTheOrderOfALogDoesNotMatter: a rotated log of two nodes gives the same answer however
 // its parts come, by arguments or by cat.
 func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
-	rng, requests := rand.New(rand.NewPCG(5, 6)), 24_000
-	if testing.Short() {
-		requests = 6000
-	}
+	rng, requests := rand.New(rand.NewPCG(5, 6)), check.OrShort(24_000, 6000)
 	for _, format := range []string{"caddy", "combined"} {
 		var nodes [2][]string
 		for n := range requests {
@@ -69,9 +67,7 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 			for part, some := range slices.Collect(slices.Chunk(lines, len(lines)/12+1)) {
 				name := filepath.Join(dir, fmt.Sprintf("node%d.log.%d", node, 12-part))
 				all[name] = strings.Join(some, "")
-				if err := os.WriteFile(name, []byte(all[name]), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, os.WriteFile(name, []byte(all[name]), 0o600))
 				names = append(names, name)
 			}
 		}

@@ -43,13 +43,6 @@ func levelOf(tb testing.TB, s *Store, key string) float64 {
 	return mustTake(tb, s, charge(key, 2*lasting.Capacity)).Level
 }
 
-func skipShort(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("SKIPPED: the whole suite once more; run without -short")
-	}
-}
-
 // heart is begun before any test counts goroutines.
 var heart = servertest.StartPulse()
 
@@ -92,7 +85,9 @@ func shareABucket(t *testing.T, url string) {
 
 // The suite's windows are looked at through three instances in turn.
 func TestTheContractHoldsAcrossInstances(t *testing.T) {
-	skipShort(t)
+	if testing.Short() {
+		t.Skip("SKIPPED: the whole suite once more; run without -short")
+	}
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 		table := unique("across")
 		var several inTurn

@@ -77,9 +77,7 @@ func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
 		return err
 	}
 	for i := range keys {
-		if err := take(i, true); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, take(i, true))
 	}
 	var moved atomic.Bool
 	var singles, failedSingles, pairs, failedPairs, failedAfter atomic.Int64

@@ -67,10 +67,7 @@ func levelOf(tb testing.TB, s *Store, c leakybucket.Charge) float64 {
 // TestEachTakeIsChargedAtMostOnce loses a tenth of all replies. An answered
 // take is charged once. Any other is charged at most once.
 func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
-	asks, callers := 10_000, 16
-	if testing.Short() {
-		asks = 2_000
-	}
+	asks, callers := check.OrShort(10_000, 2_000), 16
 	server := servertest.StartRedis(t)
 	var lossy atomic.Bool
 	proxy := servertest.StartProxy(t, server.Addr, func([]byte) bool { return lossy.Load() && rand.IntN(10) == 0 })
@@ -111,10 +108,7 @@ func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 func TestFlushedScriptsAreChargedOnce(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, "redis://"+server.Addr, Options{})
-	flushes := 300
-	if testing.Short() {
-		flushes = 10
-	}
+	flushes := check.OrShort(300, 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -14,12 +15,9 @@ import (
 // 500 requests a second.
 func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 	t.Parallel()
-	cycles, down := 2, 1200*time.Millisecond
-	switch {
-	case system.Long():
+	cycles, down := check.OrShort(2, 1), 1200*time.Millisecond
+	if system.Long() {
 		cycles, down = 20, 3*time.Second
-	case testing.Short():
-		cycles = 1
 	}
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		port := servertest.FreePort(t)

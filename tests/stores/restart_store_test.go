@@ -104,10 +104,7 @@ func TestRestarts(t *testing.T) {
 				}
 				return sum
 			}
-			first, again := admitted(), make([]int, 4)
-			if testing.Short() {
-				again = again[:2]
-			}
+			first, again := admitted(), make([]int, check.OrShort(4, 2))
 			for i := range again {
 				for _, n := range fleet {
 					if test.kill {
@@ -137,10 +134,8 @@ func TestBoundOfOutages(t *testing.T) {
 		nodes := startNodes(t, s.directive()+"\nnodes 3", func(port int) string {
 			return fmt.Sprintf("http://:%d {\nthrottle {\nzone pages {\nlimit %d %v/s\n}\n}\nrespond ok\n}", port, capacity, leak)
 		}, 0, 0, 0)
-		v, began, admitted, kills, second := system.NewVisitor(t, "h1"), time.Now(), 0, 0, time.Second
-		if testing.Short() {
-			second /= 2
-		}
+		v, began, admitted, kills := system.NewVisitor(t, "h1"), time.Now(), 0, 0
+		second := check.OrShort(time.Second, time.Second/2)
 		ask := func(what string, lasts time.Duration) {
 			got := 0
 			for start := time.Now(); time.Since(start) < lasts; {

@@ -17,12 +17,9 @@ import (
 // unanswered ones may be, and none twice.
 func TestRepliesThatAreLostAreChargedAtMostOnce(t *testing.T) {
 	t.Parallel()
-	want, most := 500, 3*system.StartTime
-	switch {
-	case system.Long():
+	want, most := check.OrShort(500, 150), 3*system.StartTime
+	if system.Long() {
 		want, most = 10_000, 10*time.Minute
-	case testing.Short():
-		want = 150
 	}
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		var losing atomic.Bool

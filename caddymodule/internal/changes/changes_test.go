@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A server is a store as Redis is one. It can be flushed, taken back and frozen.
@@ -210,9 +211,7 @@ func unban(network string) override.Entry {
 func (n *node) change(e override.Entry, replace bool) Sync {
 	n.t.Helper()
 	told, _, err := n.Change(e, "test", replace)
-	if err != nil {
-		n.t.Fatalf("%v: got error %v, want none", e, err)
-	}
+	check.OK(n.t, err, "%v", e)
 	return told
 }
 
@@ -228,9 +227,7 @@ func (n *node) by(network string) string {
 func want(t *testing.T, nodes []*node, network, by string) {
 	t.Helper()
 	for i, n := range nodes {
-		if got := n.by(network); got != by {
-			t.Errorf("node %d: %s is banned by %s, want by %s", i, network, got, by)
-		}
+		check.Equal(t, n.by(network), by, "node %d: who has banned %s", i, network)
 	}
 }
 
@@ -363,9 +360,7 @@ func TestCutOff(t *testing.T) {
 		want(t, n, other, "nobody")
 		time.Sleep(9 * time.Hour)
 		for i, one := range n {
-			if len(one.records) != 0 {
-				t.Errorf("node %d keeps %d records, want none after all ends", i, len(one.records))
-			}
+			check.Equal(t, len(one.records), 0, "records that node %d keeps after all ends", i)
 		}
 	})
 }
@@ -373,11 +368,7 @@ func TestCutOff(t *testing.T) {
 // TestAgree does at random what can happen. Each node only ever replaces what it has by higher
 // numbers, and two seconds after the last event all nodes have the highest of each name.
 func TestAgree(t *testing.T) {
-	seeds := 60
-	if testing.Short() {
-		seeds = 10
-	}
-	for seed := range seeds {
+	for seed := range check.OrShort(60, 10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			run(t, 3, func(t *testing.T, s *server, n []*node) { agree(t, uint64(seed), s, n) })
 		})
@@ -396,7 +387,7 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 		}
 		return 0
 	}
-	check := func() {
+	look := func() {
 		for _, one := range n {
 			if known[one] == nil {
 				known[one] = make(map[string]int64)
@@ -442,7 +433,7 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 		case 13:
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
 		}
-		check()
+		look()
 	}
 	s.thaw()
 	for _, one := range n {
@@ -453,15 +444,13 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 	time.Sleep(agreed)
 	for i, one := range append(n, fresh) {
 		for _, network := range networks {
-			if got := numberOf(one, network); got != highest[network] {
-				t.Errorf("seed %d, node %d, %s: got number %d, want the highest, %d", seed, i, network, got, highest[network])
-			}
+			check.Equal(t, numberOf(one, network), highest[network], "seed %d, node %d, %s: the highest number", seed, i, network)
 		}
 		if state := one.State(); state.Pending != 0 || state.Error != "" || state.Skipped != 0 {
 			t.Errorf("seed %d, node %d: got %+v, want all told", seed, i, state)
 		}
 	}
-	check()
+	look()
 	fresh.kill()
 	before := n[0].link.count()
 	time.Sleep(time.Minute)
@@ -494,9 +483,7 @@ func TestMany(t *testing.T) {
 		s.flush()
 		before := n[0].link.count() + n[1].link.count()
 		time.Sleep(agreed)
-		if got := len(s.backup().texts); got != len(all) {
-			t.Errorf("after a flush: got %d texts, want all %d", got, len(all))
-		}
+		check.Equal(t, len(s.backup().texts), len(all), "texts after a flush")
 		if calls := n[0].link.count() + n[1].link.count() - before; calls > 60 {
 			t.Errorf("got %d calls, want some for each %d texts", calls, mostPut)
 		}
@@ -517,9 +504,7 @@ func TestRead(t *testing.T) {
 			time.Sleep(agreed)
 			n.mu.Lock() // with which it is told
 			defer n.mu.Unlock()
-			if told != want {
-				t.Errorf("%s: got it told %d times, want %d", when, told, want)
-			}
+			check.Equal(t, told, want, "%s: how often it is told", when)
 		}
 		use := func(registry store.Registry) { n.Use(registry, "", zap.NewNop(), func() { told++ }) }
 		go n.Run(n.stop)
@@ -564,9 +549,7 @@ func TestKill(t *testing.T) {
 				if want(t, []*node{n}, robber, "alice"); len(n.Journal()) != 1 {
 					t.Errorf("got the journal %+v, want the ban", n.Journal())
 				}
-				if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, os.RemoveAll(filepath.Dir(path)))
 				if told := n.change(unban(robber), false); told.Kept {
 					t.Errorf("without a folder: got %+v, want it said that a restart undoes it", told)
 				}
@@ -614,16 +597,12 @@ func TestFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "changes.json")
-			if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, os.WriteFile(path, []byte(test.content), 0o600))
 			logger, lines := logged()
 			c := New()
 			c.Use(nil, path, logger, nil)
 			defer func() { c.disk.file.Close() }()
-			if len(c.records) != test.records {
-				t.Errorf("got %d records, want %d", len(c.records), test.records)
-			}
+			check.Equal(t, len(c.records), test.records, "records")
 			got := strings.Join(lines(), "\n")
 			for word := range strings.SplitSeq(test.log, "|") {
 				if !strings.Contains(got, word) || test.log == "" && got != "" {
@@ -670,9 +649,7 @@ func TestForeign(t *testing.T) {
 		s.last++
 		s.mu.Unlock()
 		time.Sleep(agreed)
-		if got := s.backup().texts["ban//"+robber]; got != kept {
-			t.Errorf("in the place of junk over one of ours: got %+v, want %+v", got, kept)
-		}
+		check.Equal(t, s.backup().texts["ban//"+robber], kept, "in the place of junk over one of ours")
 		want(t, []*node{n}, robber, "alice")
 		want(t, []*node{n}, other, "nobody")
 		n.change(unban(robber), false)

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // verdictSite has zones of all kinds, of which each request meets one.
@@ -86,9 +87,7 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
 		s := servertest.Run(t, fmt.Sprintf(verdictSite, "store test_shared\nnodes 2"))
 		s.Engine().Exiting = nil
-		if err := s.Module().Start(); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, s.Module().Start())
 		verdictsHold(t, s, func(n int) {
 			if n%25 == 0 {
 				servertest.TheShared.Down.Store(!servertest.TheShared.Down.Load())
@@ -107,10 +106,7 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 func verdictsHold(t *testing.T, s *servertest.Site, before func(state int)) {
 	zones := []string{"plain", "blocks", "everywhere", "trial", "some", "waits", "settled", "must", "may"}
 	seen := make(map[string]int)
-	states, least := 1000, 1
-	if testing.Short() {
-		states = 250
-	}
+	states, least := check.OrShort(1000, 250), 1
 	if os.Getenv("TEST_LONG") == "1" {
 		states, least = 5000, 5
 	}

@@ -10,6 +10,14 @@ import (
 	"testing"
 )
 
+// OrShort returns how much of the same there is, with and without -short.
+func OrShort[T any](full, short T) T {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // OK ends the test if there is an error.
 func OK(tb testing.TB, err error, about ...any) {
 	if err != nil {
