@@ -109,7 +109,7 @@ func (l *Limiter) Allow(key string) bool {
 }
 
 // Take pours cost into the bucket of key if it fits. A cost of 0 asks for the level and
-// changes nothing.
+// changes nothing. A negative cost and NaN never fit.
 //
 // If the store fails, the result is as LimiterOptions.FailClosed says, and the error says why.
 // So callers may ignore the error. If ctx ends first, nothing fits, and the error is that of
@@ -189,7 +189,8 @@ func (l *Limiter) ask(ctx context.Context, c *Charge) (Decision, error) {
 //
 // If ctx ends first, Wait returns its error and gives the cost back, unless others came after
 // it: they wait for as long as they were told, and what is given back would let more in than
-// the limit.
+// the limit. So of several waiters that are cancelled, only the last in the queue gives its cost
+// back.
 //
 // If ctx would end before the cost fits, Wait returns an error that wraps
 // [context.DeadlineExceeded] at once. A cost that can never fit is an error too. If the store

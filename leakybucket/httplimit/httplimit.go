@@ -1,7 +1,7 @@
 // Package httplimit limits the requests of a net/http server by a [leakybucket.Limiter].
 //
 // A request whose cost does not fit gets status 429 with a Retry-After computed from the time
-// until it fits, and Cache-Control: no-store. While the store fails, requests pass, or get 503 if
+// until it fits, if it ever can, and Cache-Control: no-store. While the store fails, requests pass, or get 503 if
 // the limiter's options say FailClosed.
 package httplimit
 
@@ -25,11 +25,14 @@ type Options struct {
 	// not limited.
 	Key func(*http.Request) string
 
-	// Cost returns what a request costs, in units. If nil, 1.
+	// Cost returns what a request costs, in units. If nil, 1. A cost that can never fit, which is
+	// one above the capacity, a negative one or NaN, is refused without Retry-After. So check the
+	// ContentLength of a request before you return it: of a chunked body it is -1.
 	Cost func(*http.Request) float64
 
 	// Limit returns the limit of a request, such as that of the customer's plan. If it is nil or
-	// returns the zero Limit, the limiter's own holds.
+	// returns the zero Limit, the limiter's own holds. With an invalid one, the request is refused
+	// without Retry-After, and Log is told.
 	Limit func(*http.Request) leakybucket.Limit
 
 	// Policy is the name under which the limit is told to clients, in the fields RateLimit-Policy
@@ -42,7 +45,7 @@ type Options struct {
 	// Cache-Control are set. If nil, a line of text with status 429.
 	Refuse func(http.ResponseWriter, *http.Request, leakybucket.Result)
 
-	// Log is told once a minute why the store fails. If nil, [slog.Default].
+	// Log is told once a minute why a request could not be decided, such as that the store fails. If nil, [slog.Default].
 	Log *slog.Logger
 }
 
@@ -156,5 +159,5 @@ func (m *middleware) log(err error, passes bool) {
 	if !passes {
 		does = "such requests are refused"
 	}
-	m.o.Log.Error("asking the store of a limit failed; meanwhile "+does, "error", err)
+	m.o.Log.Error("deciding by a limit failed; meanwhile "+does, "error", err)
 }

@@ -29,5 +29,5 @@
 // A process that starts has not reached the store yet, and its local buckets are empty. So
 // until it has, and for two seconds at most, requests wait instead of falling back: up to a
 // thousand at once, and none that only shadow zones concern. If the store does not answer by
-// then, it is down.
+// then, it is down. A [leakybucket.Limiter] waits no longer than its own Timeout, also then.
 package sharedstore
