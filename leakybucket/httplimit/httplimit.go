@@ -1,8 +1,8 @@
 // Package httplimit limits the requests of a net/http server by a [leakybucket.Limiter].
 //
 // A request whose cost does not fit gets status 429 with a Retry-After computed from the time
-// until it fits, if it ever can, and Cache-Control: no-store. While the store fails, requests pass, or get 503 if
-// the limiter's options say FailClosed.
+// until it fits, if it ever can, and Cache-Control: no-store. While the store fails, requests
+// pass, or get 503 if the limiter's options say FailClosed.
 package httplimit
 
 import (
@@ -45,7 +45,8 @@ type Options struct {
 	// Cache-Control are set. If nil, a line of text with status 429.
 	Refuse func(http.ResponseWriter, *http.Request, leakybucket.Result)
 
-	// Log is told once a minute why a request could not be decided, such as that the store fails. If nil, [slog.Default].
+	// Log is told once a minute why no decision was made, such as that the store fails. If nil,
+	// [slog.Default].
 	Log *slog.Logger
 }
 
