@@ -42,6 +42,7 @@ if ! command -v go >/dev/null; then
 	PATH=$PATH:/usr/local/go/bin
 fi
 ldflags='-w -s'
+echo 'xcaddy.sh: building ./caddy, which takes some minutes the first time' >&2
 # xcaddy asks the module proxy whether caddymodule/ is a module by itself, which
 # fails without a network and where the proxy refuses instead of saying no.
 if ! command -v xcaddy >/dev/null; then
