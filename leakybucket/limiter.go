@@ -69,10 +69,13 @@ type Result struct {
 func (r *Result) Limit() Limit { return r.limit }
 
 // NewLimiter returns a limiter with its buckets in a store, such as memstore.New. It says what
-// is wrong with the limit or the options.
+// is wrong with the store, the limit or the options.
 func NewLimiter(store Store, limit Limit, o LimiterOptions) (*Limiter, error) {
 	if len(o.Zone) > longestZone || strings.ContainsFunc(o.Zone, isNoZone) {
 		return nil, fmt.Errorf("invalid zone %.100q: want at most %d letters, digits, _, . and -", o.Zone, longestZone)
+	}
+	if store == nil {
+		return nil, errors.New("invalid store nil: want one, such as memstore.New returns")
 	}
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	l := &Limiter{store: store, o: o}

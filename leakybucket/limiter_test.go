@@ -258,10 +258,11 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	valid := leakybucket.Limit{Capacity: 10, Leak: 1}
 	for _, test := range []struct {
+		store leakybucket.Store
 		limit leakybucket.Limit
 		zone  string
-	}{{leakybucket.Limit{}, "z"}, {valid, "a/b"}, {valid, "~a"}, {valid, "@a"}, {valid, "a b"}, {valid, "ä"}, {valid, strings.Repeat("z", 101)}} {
-		l, err := leakybucket.NewLimiter(store, test.limit, leakybucket.LimiterOptions{Zone: test.zone})
+	}{{nil, valid, "z"}, {store, leakybucket.Limit{}, "z"}, {store, valid, "a/b"}, {store, valid, "~a"}, {store, valid, "@a"}, {store, valid, "a b"}, {store, valid, "ä"}, {store, valid, strings.Repeat("z", 101)}} {
+		l, err := leakybucket.NewLimiter(test.store, test.limit, leakybucket.LimiterOptions{Zone: test.zone})
 		check.That(t, err != nil && l == nil, "%+v: got %v, %v, want nil and an error", test, l, err)
 	}
 	l := newLimiter(t, store, 10, 1, leakybucket.LimiterOptions{})
