@@ -108,11 +108,13 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 	out := outputOf(t, "status", map[string]any{"zones": []map[string]any{
 		{"zone": "php", "mode": "shadow", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
-		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)}, // with no figure to explain
+		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)},                       // with no figure to explain
+		{"zone": "ended", "mode": "enforcing", "total": ratesOf(5, 0, 0, 3), "limit": "10 1/s"}, // whose shadow has ended
 	}})
-	if want := `ZONE   MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
-php    shadow         1.5        0.5          0         2        0   7/1000
-quiet  shadow           0          -          0         -        0        -
+	if want := `ZONE   MODE               ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
+php    shadow                    1.5        0.5          0         2        0   7/1000
+quiet  shadow                      0          -          0         -        0        -
+ended  enforcing, 10 1/s           0          -          0         -        0        -
 Shadow counts as if all zones of the same throttle were enforced.
 
 `; !strings.HasPrefix(out, want) {
@@ -190,7 +192,9 @@ CODE       AT              ZONE     KEY        REASON    COST  LEVEL  OF  WAIT  
 7K2M-Q8XD  11-22 03:46:59  account  al\x1bice  capacity     1   9.96  10   58s            -
 
 Now:
-Nothing refuses`
+Nothing refuses a request of cost 1 now.
+That is by the address: ask for the other keys above, too, which may still be refused.
+`
 	check.That(t, strings.HasPrefix(out, want), "got\n%s\nwant\n%s", out, want)
 }
 
@@ -216,10 +220,14 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 			bucket(wire.Bucket{Key: "198.51.100.123", By: "zone", Share: true, Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}}),
 			"  store down: a share", "override",
 		},
-		"an unknown code": {wire.Why{Code: true, Complete: true}, "remembers no refusal with this support code", "\nA"},
+		"an unknown code": {wire.Why{Code: true, Complete: true}, "remembers no refusal with the support code client, and no zone", "As a key"},
+		"of an address": {
+			wire.Why{Refusals: []wire.PastRefusal{{Refusal: supportcode.Refusal{Zone: "hosts", Key: "203.0.113.7/a"}}, {Refusal: supportcode.Refusal{Zone: "api"}}}, Complete: true},
+			"Nothing refuses a request of cost 1 now.\nNo bucket", "other keys",
+		},
 		"and a key": {
 			wire.Why{Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}},
-			"look for the code in the access logs.\nAs a key:\napi: no override lists this key", "LEVEL",
+			"No refusal here has the support code client. As a key:\napi: no override lists this key", "LEVEL",
 		},
 	} {
 		out := outputOf(t, "why", test.why, "client")
@@ -227,29 +235,36 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 	}
 }
 
-// TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
-func TestReleaseNamesShadowInWords(t *testing.T) {
-	out := outputOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "203.0.113.7")
-	check.Equal(t, out, "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n")
-	out, _, err := resultOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "203.0.113.7")
-	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out, "the release is not complete: the store is down") {
-		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
+// TestReleaseSaysWhatIsSo, and names shadow in words instead of the mark that its buckets have in stores.
+func TestReleaseSaysWhatIsSo(t *testing.T) {
+	for _, test := range []struct {
+		answer any
+		want   string
+	}{
+		{wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"},
+		{wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "emptied login/203.0.113.7\nError: the release is not complete: the store is down\n"},
+		{wire.Released{Banned: true, Complete: true}, "No bucket of client was in use.\nA ban still holds: caddy throttle bans names its network, and unban ends it.\n"},
+		{map[string]any{"complete": true, "refusal": map[string]string{"zone": "login", "key": "al\x1bice"}}, "Error: client is a support code: login refused al\\x1bice then, so release that\n"},
+		{map[string]any{"complete": true, "refusal": map[string]string{"zone": "api"}}, "Error: client is a support code: api refused a request without a key, so there is no bucket to release\n"},
+	} {
+		out, _, err := resultOf(t, "release", test.answer, "client")
+		check.That(t, out == test.want && (err != nil) == strings.Contains(test.want, "Error"), "got %v and\n%s\nwant\n%s", err, out, test.want)
 	}
 }
 
-// TestBanSaysWhatIsBanned, as the answer has it: an address may stand for its network.
-func TestBanSaysWhatIsBanned(t *testing.T) {
-	for network, want := range map[string]string{"2001:db8::/64": "2001:db8::/64", "203.0.113.7/32": "203.0.113.7", "203.0.113.0/24": "203.0.113.0/24"} {
-		out := outputOf(t, "ban", map[string]any{"kind": "ban", "network": network, "sync": map[string]bool{}}, "2001:db8::1")
-		check.That(t, strings.HasPrefix(out, want+" is banned "), "%s: got %q, want that %s is banned", network, out, want)
+// TestChangesSayWhatTheyAreOf, as the answer has it: an address or a key may stand for its network.
+func TestChangesSayWhatTheyAreOf(t *testing.T) {
+	for _, test := range []struct{ network, args, want string }{
+		{"2001:db8::/64", "ban 2001:db8::1", "2001:db8::/64 is banned "},
+		{"203.0.113.7/32", "ban 203.0.113.7", "203.0.113.7 is banned "},
+		{"203.0.113.0/24", "ban 203.0.113.0/24", "203.0.113.0/24 is banned "},
+		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", "nets/203.0.113.0/24: deny holds until "},
+	} {
+		args := strings.Fields(test.args)
+		answer := map[string]any{"kind": args[0], "zone": "nets", "key": "203.0.113.0", "network": test.network, "limit": "deny", "sync": map[string]bool{}}
+		out := outputOf(t, args[0], answer, args[1:]...)
+		check.That(t, strings.HasPrefix(out, test.want), "%s: got %q, want %q", test.args, out, test.want)
 	}
-}
-
-// TestLimitSaysWhoseLimitItIs: a key may stand for a network, whatever was typed.
-func TestLimitSaysWhoseLimitItIs(t *testing.T) {
-	answer := map[string]any{"kind": "limit", "zone": "nets", "key": "203.0.113.0", "network": "203.0.113.0/24", "limit": "deny", "sync": map[string]bool{}}
-	out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny")
-	check.That(t, strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until "), "got %q, want the network that the key stands for", out)
 }
 
 // With --json, a command fails where it does without.
@@ -262,6 +277,7 @@ func TestJSONChangesNoExitCode(t *testing.T) {
 		{"unban", wire.Ended{}, []string{"192.0.2.1"}},
 		{"unlimit", wire.Ended{}, []string{"pages"}},
 		{"release", wire.Released{Problem: "the store is down"}, []string{"192.0.2.1"}},
+		{"release", wire.Why{Refusal: new(wire.PastRefusal)}, []string{"7K2M-Q8XD"}},
 	} {
 		out, _, err := resultOf(t, test.name, test.answer, append(test.args, "--json")...)
 		check.That(t, err != nil, "%s: got no error and %s, want the error that it gives without --json", test.name, out)

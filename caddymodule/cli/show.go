@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ func (c *client) showStatus(s *wire.Status) {
 		t := newTable("IN FLIGHT", "MODE", ">ADMITTED/S", ">WAITED/S", ">REFUSED/S", ">SHADOW/S", ">RUNNING", ">WAITING")
 		for i := range s.InFlight {
 			f := &s.InFlight[i]
-			t.row(append(decidedCells(f.Name, &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))...)
+			t.row(append(decidedCells(f.Name, "", &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))...)
 		}
 		t.print(c)
 	}
@@ -65,11 +66,9 @@ func (c *client) showZones(zones []wire.ZoneStatus) {
 	shadow := false
 	for i := range zones {
 		z := &zones[i]
-		if z.Limit != "" {
-			z.Mode += ", " + sanitize(z.Limit)
-		}
-		t.row(append(decidedCells(z.Zone, &z.Decided), z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
-		shadow = shadow || z.Total["shadow_refused"] > 0
+		cells := decidedCells(z.Zone, z.Limit, &z.Decided)
+		t.row(append(cells, z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
+		shadow = shadow || cells[len(cells)-1] != ""
 	}
 	t.print(c)
 	if shadow {
@@ -78,16 +77,20 @@ func (c *client) showZones(zones []wire.ZoneStatus) {
 }
 
 // decidedCells returns the name and the mode of a zone or an in_flight, and how many requests a
-// second were admitted, delayed, refused, and refused in shadow. What has never been is left out.
-func decidedCells(name string, d *wire.Decided) []any {
+// second were admitted, delayed, refused, and refused in shadow. What has never been is left out,
+// as is what a shadow that has ended refused.
+func decidedCells(name, limit string, d *wire.Decided) []any {
 	mode, delayed, shadow := d.Mode, "", ""
+	if limit != "" {
+		mode += ", " + sanitize(limit)
+	}
 	if d.ShadowUntil != nil {
 		mode += " for " + remaining(*d.ShadowUntil)
 	}
 	if d.Total["delayed"]+d.Total["shadow_delayed"] > 0 {
 		delayed = rateText(d, "delayed", "shadow_delayed")
 	}
-	if d.Total["shadow_refused"] > 0 {
+	if d.Mode != "enforcing" && d.Total["shadow_refused"] > 0 {
 		shadow = rateText(d, "shadow_refused")
 	}
 	return []any{sanitize(name), mode, rateText(d, "admitted", "delayed", "shadow_delayed"), delayed, rateText(d, "refused"), shadow}
@@ -222,12 +225,11 @@ func (c *client) showSenders(z *wire.TopZone) {
 func (c *client) showWhy(s *wire.Why) {
 	if s.Refusal != nil {
 		c.showRefusals("Refused then:", []wire.PastRefusal{*s.Refusal})
+	} else if s.Code && !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
+		c.printf("This Caddy remembers no refusal with the support code %s, and no zone has it as a key in use: ask the Caddy that gave the code, or look for it in the access logs.\n", sanitize(c.of.Client))
+		return
 	} else if s.Code {
-		c.printf("This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.\n")
-		if !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
-			return
-		}
-		c.printf("As a key:\n")
+		c.printf("No refusal here has the support code %s. As a key:\n", sanitize(c.of.Client))
 	}
 	if s.Ban != nil {
 		c.printf("A ban of %s holds. %s\n", networkText(s.Ban.Network), changeText(s.Ban))
@@ -256,6 +258,9 @@ func (c *client) showWhy(s *wire.Why) {
 		return
 	default:
 		c.printf("Nothing refuses a request of cost 1 now.\n")
+		if slices.ContainsFunc(s.Refusals, ofOther) {
+			c.printf("That is by the address: ask for the other keys above, too, which may still be refused.\n")
+		}
 	}
 	if len(s.Buckets) > 0 {
 		c.showBuckets(s.Buckets)
@@ -265,6 +270,14 @@ func (c *client) showWhy(s *wire.Why) {
 	if !s.Complete {
 		c.printf("The search did not reach the end: there may be more. %s\n", command.Printable(s.Problem, 1000))
 	}
+}
+
+// ofOther reports whether a refusal to an address was by a key that has no address.
+func ofOther(p wire.PastRefusal) bool {
+	return p.Key != "" && !slices.ContainsFunc(strings.Split(p.Key, "/"), func(part string) bool {
+		_, err := netip.ParseAddr(part)
+		return err == nil
+	})
 }
 
 // showRefusals lists what was refused with support codes.
