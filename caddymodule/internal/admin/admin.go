@@ -181,6 +181,8 @@ func (in *input) decode(into any) error {
 func findZone(e *engine.Engine, name string) (*engine.Zone, error) {
 	if z := e.Zones[name]; z != nil {
 		return z, nil
+	} else if e.InFlight[name] != nil {
+		return nil, badRequest("%q is no zone but an in_flight, which has no buckets, and no limit that can be changed at run time", name)
 	}
 	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
 	if names := slices.Sorted(maps.Keys(e.Zones)); len(names) > 0 {

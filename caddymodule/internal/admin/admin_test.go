@@ -462,7 +462,7 @@ func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 }
 
 func TestTheAdminAPIRefusesBadInput(t *testing.T) {
-	s := servertest.Run(t, servertest.ThreeZones)
+	s := servertest.Run(t, strings.Replace(servertest.ThreeZones, "\trespond", "\tin_flight workers 3 client_ip\n\trespond", 1))
 	for _, test := range []struct {
 		method, path, body string
 		want               int
@@ -498,6 +498,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "x0", "for": "1h"}`, 400},
 		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "fast", "for": "1h"}`, 400},
 		{"POST", "/throttle/limit", `{"limit": "x2", "for": "1h"}`, 404},
+		{"POST", "/throttle/limit", `{"zone": "workers", "limit": "x2"}`, 400}, // which is no unknown name
 		{"POST", "/throttle/shadow", `{"zone": "<script>", "for": "1h"}`, 404},
 		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "up"}`, 400},
 		{"POST", "/throttle/buckets", `{"zone": "pages", "limit": 1001}`, 400},
