@@ -90,7 +90,7 @@ routes that concerns, and how near all other keys came.`,
 
 // summarize counts what zones decided.
 func summarize(in *accesslog.Reader) (*Report, error) {
-	found, decided, broken, notes := make(tally), 0, 0, []string{}
+	found, decided, broken, busy, notes := make(tally), 0, 0, 0, []string{}
 	var known clients.Log
 	table := known.By(32, 64)
 	for req, err := range in.Requests {
@@ -106,13 +106,18 @@ func summarize(in *accesslog.Reader) (*Report, error) {
 		for i := range outcomes {
 			found.add(&outcomes[i], req)
 		}
-		decided += min(1, len(outcomes))
+		if decided += min(1, len(outcomes)); req.InFlight == "refused" {
+			busy++
+		}
 	}
 	if decided == 0 {
 		notes = append(notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
 			"To see what a limit would do, run caddy throttle replay or recommend.")
 	} else {
 		notes = append(notes, fmt.Sprintf("requests that a zone was asked about: %d of %d.", decided, in.Stats().Requests))
+	}
+	if busy > 0 {
+		notes = append(notes, fmt.Sprintf("requests that in_flight refused, which no zone above counts as refused: %d. The field in_flight says why.", busy))
 	}
 	if broken > 0 {
 		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))

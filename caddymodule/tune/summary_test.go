@@ -46,8 +46,8 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	r, text := summaryOf(t,
 		summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/?a", summaryBoth), summaryLine(2, "/?b", summaryBoth),
 		summaryLine(3, "/x?1", summaryRefused), summaryLine(4, "/x?2", summaryRefused), summaryLine(5, "/y", summaryRefused),
-		summaryLine(6, "/", summarySlots), summaryLine(7, "/style.css", ""))
-	if want := "Note: requests that a zone was asked about: 7 of 8.\n"; !strings.Contains(text, want) {
+		summaryLine(6, "/", summarySlots+`,"in_flight":{"decision":"refused"}`), summaryLine(7, "/style.css", ""))
+	if want := "Note: requests that a zone was asked about: 7 of 8.\nNote: requests that in_flight refused, which no zone above counts as refused: 1. "; !strings.Contains(text, want) {
 		t.Errorf("got\n%s\nwant %q", text, want)
 	}
 	check.Assume(t, len(r.Zones) == 3 && r.Zones[0].Name == "login" && r.Zones[1].Name == "pages" && r.Zones[2].Name == "slots", "got %+v, want the zones login, pages and slots", r.Zones)

@@ -59,6 +59,9 @@ type Request struct {
 	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
 	Throttle string
 
+	// InFlight is what an in_flight has decided about the request, such as refused, or empty.
+	InFlight string
+
 	// Unlogged is how many refusals before this line `refusal log` kept out of the log.
 	Unlogged int64
 

@@ -87,7 +87,7 @@ func TestLateLinesAreSorted(t *testing.T) {
 
 // TestWhatIsSpilledStaysAsItIs: a request that was in a file is the same.
 func TestWhatIsSpilledStaysAsItIs(t *testing.T) {
-	line := strings.Replace(caddyLine(noon, time.Second, "b5d4045c", "/a?b"), `"size":`, `"throttle":{"zone":"a","unlogged":3},"size":`, 1)
+	line := strings.Replace(caddyLine(noon, time.Second, "b5d4045c", "/a?b"), `"size":`, `"throttle":{"zone":"a","unlogged":3},"in_flight":{"decision":"refused"},"size":`, 1)
 	var s sorter
 	defer s.close()
 	want, p := new(Request), parser{latest: noon.Add(aDay)}

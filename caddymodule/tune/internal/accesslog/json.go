@@ -73,6 +73,7 @@ var (
 		"bytes_read":                         func(l *namedLine, v gjson.Result) { l.Received = count(v) },
 		"user_id remote_user ClientUsername": func(l *namedLine, v gjson.Result) { l.User = dashless(v.Str) },
 		"throttle":                           func(l *namedLine, v gjson.Result) { l.Throttle = v.Raw },
+		"in_flight":                          func(l *namedLine, v gjson.Result) { l.InFlight = v.Get("decision").Str },
 		"request": func(l *namedLine, v gjson.Result) {
 			if v.IsObject() {
 				l.caddy, l.inside, l.Host, l.URI = true, true, "", ""
