@@ -111,15 +111,14 @@ func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)},                       // with no figure to explain
 		{"zone": "ended", "mode": "enforcing", "total": ratesOf(5, 0, 0, 3), "limit": "10 1/s"}, // whose shadow has ended
 	}})
-	if want := `ZONE   MODE               ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
+	want := `ZONE   MODE               ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
 php    shadow                    1.5        0.5          0         2        0   7/1000
 quiet  shadow                      0          -          0         -        0        -
 ended  enforcing, 10 1/s           0          -          0         -        0        -
 Shadow counts as if all zones of the same throttle were enforced.
 
-`; !strings.HasPrefix(out, want) {
-		t.Errorf("got\n%s\nwant it to begin with\n%s", out, want)
-	}
+`
+	check.That(t, strings.HasPrefix(out, want), "got\n%s\nwant it to begin with\n%s", out, want)
 }
 
 func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
@@ -288,9 +287,7 @@ func TestJSONChangesNoExitCode(t *testing.T) {
 // TestWhatIsShownCanBePastedBack: keys hold whatever clients send.
 func TestWhatIsShownCanBePastedBack(t *testing.T) {
 	for _, key := range []string{"203.0.113.7", "\u202egnp.exe", `a\tb`, "a\tb", `quoted "twice" \ here`, "ä€😀", "\x00\x7f", "zero\u200bwidth"} {
-		if got := asShown(sanitize(key)); got != key {
-			t.Errorf("%q is shown as %s, and read as %q", key, sanitize(key), got)
-		}
+		check.Equal(t, asShown(sanitize(key)), key, "what is shown as %s", sanitize(key))
 	}
 	for _, plain := range []string{`C:\qwerty`, `trailing\`} { // which the terminal would show otherwise
 		check.Equal(t, asShown(plain), plain, "%s, want it as it is", plain)

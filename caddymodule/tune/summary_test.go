@@ -47,9 +47,8 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 		summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/?a", summaryBoth), summaryLine(2, "/?b", summaryBoth),
 		summaryLine(3, "/x?1", summaryRefused), summaryLine(4, "/x?2", summaryRefused), summaryLine(5, "/y", summaryRefused),
 		summaryLine(6, "/", summarySlots+`,"in_flight":{"decision":"refused"}`), summaryLine(7, "/style.css", ""))
-	if want := "Note: requests that a zone was asked about: 7 of 8.\nNote: requests that in_flight refused, which no zone above counts as refused: 1. "; !strings.Contains(text, want) {
-		t.Errorf("got\n%s\nwant %q", text, want)
-	}
+	want := "Note: requests that a zone was asked about: 7 of 8.\nNote: requests that in_flight refused, which no zone above counts as refused: 1. "
+	check.That(t, strings.Contains(text, want), "got\n%s\nwant %q", text, want)
 	check.Assume(t, len(r.Zones) == 3 && r.Zones[0].Name == "login" && r.Zones[1].Name == "pages" && r.Zones[2].Name == "slots", "got %+v, want the zones login, pages and slots", r.Zones)
 	login, pages, slots := r.Zones[0], r.Zones[1], r.Zones[2]
 	if want := map[string]int{"shadow_refused": 2}; !reflect.DeepEqual(login.Decisions, want) || login.Reasons["blocked"] != 2 {
@@ -70,26 +69,23 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	check.That(t, slots.Fullest == [4]int{} && slots.LongestDelay == 2.5, "slots: got %+v, want a delay of 2.5 s and no buckets", slots)
 }
 
-func TestAFieldThatIsNoneIsCountedAndNoMore(t *testing.T) {
-	_, text := summaryOf(t, summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/", `"text"`), summaryLine(2, "/", `{"zone":7}`), summaryLine(3, "/", `[]`), summaryLine(4, "/", `{}`))
-	for _, want := range []string{"asked about: 1 of 5.\n", "could not be read: 3.\n"} {
-		check.That(t, strings.Contains(text, want), "got\n%s\nwant %q", text, want)
-	}
-}
-
-func TestTheTextOfASummaryEscapesWhatClientsSent(t *testing.T) {
+func TestTheTextOfASummary(t *testing.T) {
 	evil := strings.ReplaceAll(summaryRefused, "203.0.113.9", `\u001b[2Jevil`)
-	_, text := summaryOf(t, summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/\x1b]0;owned\x07", evil), summaryLine(2, "/", summaryBoth))
-	for _, want := range []string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `1  /\x1b]0;owned\a`, "75% or more        1\n"} {
-		check.That(t, strings.Contains(text, want), "got\n%s\nwant it to contain %q", text, want)
-	}
-	check.That(t, !strings.ContainsAny(text, "\x1b\x07"), "got control bytes in %q", text)
-}
-
-func TestASummaryOfALogWithoutTheFieldSaysWhatToRunInstead(t *testing.T) {
-	_, text := summaryOf(t, summaryLine(0, "/", ""))
-	if !strings.Contains(text, "No line has the field throttle") || !strings.Contains(text, "run caddy throttle replay or recommend") {
-		t.Errorf("got %q, want that no line has the field, and what to run", text)
+	for name, test := range map[string]struct{ lines, want []string }{
+		"counts fields that are none": {
+			[]string{summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/", `"text"`), summaryLine(2, "/", `{"zone":7}`), summaryLine(3, "/", `[]`), summaryLine(4, "/", `{}`)},
+			[]string{"asked about: 1 of 5.\n", "could not be read: 3.\n"},
+		},
+		"escapes what clients sent": {
+			[]string{summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/\x1b]0;owned\x07", evil), summaryLine(2, "/", summaryBoth)},
+			[]string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `1  /\x1b]0;owned\a`, "75% or more        1\n"},
+		},
+		"says what to run instead": {[]string{summaryLine(0, "/", "")}, []string{"No line has the field throttle", "run caddy throttle replay or recommend"}},
+	} {
+		_, text := summaryOf(t, test.lines...)
+		for _, want := range test.want {
+			check.That(t, strings.Contains(text, want) && !strings.ContainsAny(text, "\x1b\x07"), "%s: got\n%q\nwant it to contain %q, and no control bytes", name, text, want)
+		}
 	}
 }
 

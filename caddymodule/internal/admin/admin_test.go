@@ -88,9 +88,7 @@ func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
 		}
 		return shadows
 	}
-	if got := why(); got != nil {
-		t.Errorf("got %q before any switch, want none", got)
-	}
+	check.Slices(t, why(), nil, "before any switch")
 	s.Changes("/throttle/shadow", `{"zone": "accounts", "for": "30m"}`) // of another key
 	s.Changes("/throttle/shadow", `{"zone": "pages", "for": "30m", "note": "too tight"}`)
 	check.Slices(t, why(), []string{"pages too tight"}, "want the switch of the client's zone")
@@ -98,9 +96,7 @@ func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
 	check.Slices(t, why(), []string{"pages too tight", " panic"}, "want that of all zones too")
 	s.Changes("/throttle/unshadow", `{"zone": "pages"}`)
 	s.Changes("/throttle/unshadow", `{}`)
-	if got := why(); got != nil {
-		t.Errorf("got %q after the switches ended, want none", got)
-	}
+	check.Slices(t, why(), nil, "after the switches ended")
 }
 
 func TestThePanicSwitchLetsEverybodyInUntilItEnds(t *testing.T) {
@@ -247,13 +243,11 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 		s.From("203.0.113.9:1").Passes(2, "/nets")
 		return s.From("203.0.113.9:1").Get("/nets")
 	}())
-	if got := s.Why(code); got.Refusal == nil || got.Refusal.Network != "203.0.113.0/24" || len(got.Buckets) != 1 || got.Buckets[0].Zone != "nets" {
-		t.Errorf("%s: got %+v, want the refusal of the network, and its bucket", code, got)
-	}
+	got := s.Why(code)
+	check.That(t, got.Refusal != nil && got.Refusal.Network == "203.0.113.0/24" && len(got.Buckets) == 1 && got.Buckets[0].Zone == "nets", "%s: got %+v, want the refusal of the network, and its bucket", code, got)
 	s.Changes("/throttle/release", `{"client": "203.0.113.0/24"}`)
-	if got := s.Why(code); len(got.Buckets) != 1 || got.Buckets[0].Level != 0 {
-		t.Errorf("after a release: got %+v, want the empty bucket that has refused", got.Buckets)
-	}
+	got = s.Why(code)
+	check.That(t, len(got.Buckets) == 1 && got.Buckets[0].Level == 0, "after a release: got %+v, want the empty bucket that has refused", got.Buckets)
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
 	freed := ask[wire.Released](s, "release", `{"client": "203.0.113.128/25"}`)
 	check.That(t, freed.Banned, "release of a banned network: got %+v, want it said that the ban holds", freed)
@@ -438,26 +432,22 @@ func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 			s.From(servertest.Someone).Get("/")
 			<-time.After(time.Second)
 		}
-		if got := store(); got.Down || got.Failing || got.Calls < 0.5 || got.Calls > 2 || got.Failed != 0 || got.Since != nil {
-			t.Errorf("got %+v, want it up, with about a call a second", got)
-		}
+		got := store()
+		check.That(t, !got.Down && !got.Failing && got.Calls >= 0.5 && got.Calls <= 2 && got.Failed == 0 && got.Since == nil, "got %+v, want it up, with about a call a second", got)
 		servertest.TheShared.Down.Store(true)
 		s.From(servertest.Someone).Get("/")
-		if got := store(); !got.Failing || got.Down {
-			t.Errorf("after one failure: got %+v, want it failing and not down", got)
-		}
+		got = store()
+		check.That(t, got.Failing && !got.Down, "after one failure: got %+v, want it failing and not down", got)
 		for range 20 {
 			s.From(servertest.Someone).Get("/")
 		}
 		<-time.After(20 * time.Second)
-		if got := store(); !got.Failing || !got.Down || got.Since == nil || time.Since(*got.Since) < 15*time.Second || got.Why == "" {
-			t.Errorf("in an outage: got %+v, want since when and why", got)
-		}
+		got = store()
+		check.That(t, got.Failing && got.Down && got.Since != nil && time.Since(*got.Since) >= 15*time.Second && got.Why != "", "in an outage: got %+v, want since when and why", got)
 		servertest.TheShared.Down.Store(false)
 		<-time.After(time.Minute)
-		if got := store(); got.Failing || got.Down || got.Since != nil || got.Why != "" {
-			t.Errorf("after an outage: got %+v, want it up", got)
-		}
+		got = store()
+		check.That(t, !got.Failing && !got.Down && got.Since == nil && got.Why == "", "after an outage: got %+v, want it up", got)
 	})
 }
 
@@ -770,9 +760,8 @@ func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 			<-time.After(5 * time.Second)
 			synctest.Wait()
 			c.WantStatuses("/", map[int]int{429: 3}) // by the store, which was told nothing
-			if got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`); got.Count != 2 || !got.Complete {
-				t.Errorf("released again: got %+v, want both buckets", got)
-			}
+			again := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`)
+			check.That(t, again.Count == 2 && again.Complete, "released again: got %+v, want both buckets", again)
 			c.WantStatuses("/", map[int]int{200: 3})
 		})
 	}
@@ -822,9 +811,8 @@ func TestReleaseOfANetworkAndOfAZone(t *testing.T) {
 	}
 	released := func(body string, want int) {
 		t.Helper()
-		if got := ask[wire.Released](s, "release", body); got.Count != want || len(got.Freed) != min(want, 100) || !got.Complete {
-			t.Errorf("release %s: got %d buckets, %d named, complete %v, want %d", body, got.Count, len(got.Freed), got.Complete, want)
-		}
+		got := ask[wire.Released](s, "release", body)
+		check.That(t, got.Count == want && len(got.Freed) == min(want, 100) && got.Complete, "release %s: got %d buckets, %d named, complete %v, want %d", body, got.Count, len(got.Freed), got.Complete, want)
 	}
 	fill()
 	released(`{"client": "203.0.113.64/26"}`, 2*64+1) // of the masked zone the whole network
