@@ -56,6 +56,12 @@ type Request struct {
 	// not say.
 	Received int64
 
+	Decided
+	Place
+}
+
+// Decided is what Caddy's log says of the limits.
+type Decided struct {
 	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
 	Throttle string
 
@@ -64,8 +70,6 @@ type Request struct {
 
 	// Unlogged is how many refusals before this line `refusal log` kept out of the log.
 	Unlogged int64
-
-	Place
 }
 
 // A Sender is whom a request comes from.
