@@ -202,7 +202,7 @@ test_quickly() {
 	output=$(mktemp)
 	"${test[@]}" -short -count=1 "${beside[@]}" -timeout 20m ./tests/... &>"$output" &
 	trap 'kill %1' INT TERM
-	"${test[@]}" -short -timeout 20m "${packages[@]}" "${stores[@]}" || passed=false
+	"${test[@]}" -short -timeout 20m "${stores[@]}" "${packages[@]}" || passed=false
 	wait %1 || passed=false
 	trap - INT TERM
 	cat "$output"
@@ -235,7 +235,7 @@ test_units() {
 test_stores() {
 	step 'go test, of the stores'
 	if [[ ${TEST_LONG:-} != 1 ]]; then
-		"${test[@]}" -short -timeout 30m "${stores[@]}"
+		"${test[@]}" -timeout 30m "${stores[@]}"
 		return
 	fi
 	local race=()

@@ -167,8 +167,9 @@ func (m *month) visit(addr, kind, agent string, at time.Duration, pages int) {
 	}
 }
 
-// TestTheLimitFoundInAMonthHoldsInIt finds a limit in each of twelve months, with -short two, tries its lines in
-// shadow and enforces them, and counts whom they refuse by the list of the month's maker.
+// TestTheLimitFoundInAMonthHoldsInIt finds a limit in each of twelve months, or two with -short,
+// tries its lines in shadow and enforces them, and counts whom they refuse by the list of the
+// month's maker.
 func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
 	withheld, times := 0, 1
 	var people, others, wrongPeople, wrongOthers int

@@ -409,7 +409,7 @@ func fullOfLive(tb testing.TB, open Open) {
 		if got := evicter.Evictions(); got != 0 {
 			s.Errorf("evictions when a store for %d has just become full: got %d, want 0", bound, got)
 		}
-		more := min(bound/4, 1024)
+		more := min(bound/4, orShort(1024, 512))
 		young := numbered("young", more, limit(10, 1./3600), 1)
 		s.insert(young, bound)
 
