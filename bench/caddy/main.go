@@ -7,6 +7,7 @@ import (
 	_ "github.com/mholt/caddy-ratelimit"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
 func main() { caddycmd.Main() }
