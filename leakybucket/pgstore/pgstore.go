@@ -32,7 +32,7 @@ type Store struct {
 	held   atomic.Int64  // the clock of tests; 0 is the server's
 }
 
-// What is named in the options, and the statements that name it.
+// The named tables and the rest of the options, with the statements that name them.
 type named struct {
 	prefix          string
 	table, registry string // quoted

@@ -37,7 +37,7 @@ type ZoneOptions struct {
 	Policy Policy
 
 	// MaxCost is the largest constant cost of the zone, in units. A share of the
-	// limit always has room for it. Other costs find room in an empty share.
+	// limit holds at least that. Larger costs find room in an empty share.
 	MaxCost float64
 }
 

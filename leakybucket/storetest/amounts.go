@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // workedExample can be followed with pencil and paper.
@@ -33,7 +34,7 @@ func workedExample(tb testing.TB, open Open) {
 
 // exactFill would fail if a sum of costs were held against its own rounding.
 func exactFill(tb testing.TB, open Open) {
-	many := orShort(10_000, 1000)
+	many := check.OrShort(10_000, 1000)
 	for _, test := range []struct {
 		capacity, cost float64
 		times          int

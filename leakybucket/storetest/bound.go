@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func boundOneKey(tb testing.TB, open Open) {
@@ -36,7 +37,7 @@ func checkBound(tb testing.TB, open Open, keys int, takes [][]int) {
 	s := begin(tb, open, Need{})
 	l := s.scarceLimit(keys)
 	const workers = 16
-	rounds, most := orShort(5000, 300), 600*time.Millisecond // a store behind a network answers less often
+	rounds, most := check.OrShort(5000, 300), 600*time.Millisecond // a store behind a network answers less often
 	start := time.Now()
 	var seen [workers][]history
 	for w := range seen {
@@ -119,7 +120,7 @@ func race(workers, rounds int, f func(worker, round int)) {
 func freshKeys(tb testing.TB, open Open) {
 	s := begin(tb, open, Need{})
 	const workers, takes, capacity = 10, 10, 10
-	keys := orShort(1000, 100)
+	keys := check.OrShort(1000, 100)
 	fresh := make([]leakybucket.Charge, keys)
 	for i := range fresh {
 		fresh[i] = charge(fmt.Sprint("k", i), limit(capacity, 1e-7), 1)
@@ -228,7 +229,7 @@ func boundSettled(tb testing.TB, open Open) {
 		rng := rand.New(rand.NewPCG(uint64(w), 13))
 		all[w] = reserver{subject: s, start: start, rng: rng, limits: limits, seen: make(map[string]history)}
 	}
-	rounds, most := orShort(1500, 300), 400*time.Millisecond // a store behind a network answers less often
+	rounds, most := check.OrShort(1500, 300), 400*time.Millisecond // a store behind a network answers less often
 	race(len(all), 1, func(w, _ int) {
 		r := &all[w]
 		for range rounds {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // nothingInDebtForgotten watches buckets drain that were settled upwards when
@@ -29,7 +30,7 @@ func nothingInDebtForgotten(tb testing.TB, open Open) {
 	slowed.Charge.Limit.Leak = 1
 	s.settle(slowed)
 	levels[slowed.Charge] = 49
-	for second := 0; second < seconds; second += orShort(1, 6) {
+	for second := 0; second < seconds; second += check.OrShort(1, 6) {
 		s.at(time.Duration(second) * time.Second)
 		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
 			s.pours(c, 0)
@@ -141,7 +142,7 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 	for second := 1; second < seconds; second++ {
 		now := time.Duration(second) * time.Second
 		s.at(now)
-		for _, c := range numbered(fmt.Sprint("passing", second, "/"), orShort(40, 10), limit(1, 1), 1) {
+		for _, c := range numbered(fmt.Sprint("passing", second, "/"), check.OrShort(40, 10), limit(1, 1), 1) {
 			s.pours(c, 0)
 		}
 		if second < length {
@@ -255,7 +256,7 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 	s.pours(slow[0], 50)
 	s.pours(quick[1], 0)
 	s.take(charges(slow[1], charge("beside", limit(1, 1), 1)), want{poured, 50}, want{poured, 0})
-	for second := 0; second < seconds; second += orShort(1, 6) {
+	for second := 0; second < seconds; second += check.OrShort(1, 6) {
 		s.at(time.Duration(second) * time.Second)
 		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
 			s.pours(c, 0)
@@ -409,7 +410,7 @@ func fullOfLive(tb testing.TB, open Open) {
 		if got := evicter.Evictions(); got != 0 {
 			s.Errorf("evictions when a store for %d has just become full: got %d, want 0", bound, got)
 		}
-		more := min(bound/4, orShort(1024, 512))
+		more := min(bound/4, check.OrShort(1024, 512))
 		young := numbered("young", more, limit(10, 1./3600), 1)
 		s.insert(young, bound)
 

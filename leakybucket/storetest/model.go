@@ -10,13 +10,14 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // model plays random takes and settlements on the store and on a map at once.
 // Every decision must be the one of store.TakeAll, after what was settled
 // by Settlement.Apply.
 func model(tb testing.TB, open Open) {
-	seeds, steps := orShort(20, 2), orShort(1000, 500)
+	seeds, steps := check.OrShort(20, 2), check.OrShort(1000, 500)
 	for seed := range seeds {
 		m := &modeller{
 			subject: beginHeld(tb, open, Need{}),

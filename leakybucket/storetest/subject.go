@@ -42,14 +42,6 @@ func (s *subject) step() string {
 	return fmt.Sprintf("call %d, %v after the first: ", s.calls.Load(), s.now.Sub(epoch))
 }
 
-// orShort returns how much of the same there is, with and without -short.
-func orShort(full, short int) int {
-	if testing.Short() {
-		return short
-	}
-	return full
-}
-
 // begin opens a store that runs on its own clock.
 func begin(tb testing.TB, open Open, need Need) *subject {
 	tb.Helper()

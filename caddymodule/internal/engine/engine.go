@@ -48,10 +48,10 @@ type Engine struct {
 	defined
 	reports
 	lifetime
-	servers
+	servers servers
 }
 
-// What is defined in a config.
+// A defined config is what its JSON says, as far as it is loaded.
 type defined struct {
 	app         *config.App                  // the global options
 	Static      []*staticfile.Matcher        // nil exempts no static files
@@ -64,7 +64,7 @@ type defined struct {
 	number      uint64     // of the config
 }
 
-// What reports tell people and programs.
+// Reports go to people, and to the programs that subscribe.
 type reports struct {
 	subscribers *caddyevents.App
 	events      telemetry.Background
@@ -74,7 +74,7 @@ type reports struct {
 	Warnings    *telemetry.KeptWarnings
 }
 
-// A lifetime is when an engine starts and ends.
+// A lifetime is what happens when an engine starts and ends.
 type lifetime struct {
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start

@@ -58,7 +58,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 // route and those of the server itself cost nothing.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	h.handled.Add(1)
-	free := (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || limit.Included(r)
+	free := h.Server.ErrorOf(r) != nil || limit.Included(r)
 	var shared *record.Record // with other handlers, if there are any
 	if !free && h.Server.Nests() {
 		shared = record.Of(r)

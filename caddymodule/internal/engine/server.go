@@ -32,11 +32,11 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	if of == nil {
 		return nil
 	}
-	s := e.all[of]
+	s := e.servers.all[of]
 	if s == nil {
 		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
 		s.look()
-		if e.all[of] = s; e.allRead {
+		if e.servers.all[of] = s; e.servers.allRead {
 			s.readVerdicts()
 		}
 	}
@@ -140,8 +140,8 @@ func (e *Engine) ReadVerdicts(ctx caddy.Context) {
 
 // readAllVerdicts does the same for all servers.
 func (e *Engine) readAllVerdicts() {
-	e.allRead = true
-	for _, s := range e.all {
+	e.servers.allRead = true
+	for _, s := range e.servers.all {
 		s.readVerdicts()
 	}
 }

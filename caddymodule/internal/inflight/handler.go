@@ -40,10 +40,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	v := visits.Get().(*visit)
 	v.Handler, v.r = h, r
 	v.subject.Look(r)
-	var erred error // in an error route
-	if h.server == nil || h.server.ErrorRoutes {
-		erred, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
-	}
+	erred := h.server.ErrorOf(r)
 	v.record = v.unshared.Begin()
 	if h.server.Nests() || erred != nil { // other handlers look for a record, or the request has one
 		v.record = record.In(v.subject.Vars)
@@ -301,8 +298,8 @@ func (v *visit) free(served bool) {
 const keptVar = "throttle.kept."
 
 // keep keeps what the request holds until its error route has answered, at which the server ends
-// the request's context. From then on others may find the visit and its record, so it never goes back to the
-// pool.
+// the request's context. From then on others may find the visit and its record, so it never goes
+// back to the pool.
 func (v *visit) keep() {
 	served := !v.record.Refused
 	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })

@@ -34,14 +34,20 @@ type Server struct {
 	Limiters      int  // handlers of throttle and in_flight that it may pass
 	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
 
-	// ErrorRoutes says that a request may come in an error route. If it is false, nobody looks for the
-	// error of a request.
-	ErrorRoutes bool
+	ErrorRoutes bool // a request may come in one
 }
 
 // Nests reports whether a request may pass several handlers of throttle and in_flight, or one
 // several times, but for once more in an error route.
 func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
+
+// ErrorOf returns the error of a request in an error route, or nil elsewhere.
+func (s *Server) ErrorOf(r *http.Request) (err error) {
+	if s == nil || s.ErrorRoutes {
+		err, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	}
+	return err
+}
 
 func (s *Server) readsVerdicts() bool { return s == nil || s.ReadsVerdicts }
 

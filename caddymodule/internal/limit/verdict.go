@@ -111,15 +111,11 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 	if !logs && !reads || a.Vars == nil {
 		return
 	}
-	var all *Verdicts
-	shared := reads || a.Server.Nests() // else no placeholder, matcher or other handler looks for it
-	if shared {
-		all, _ = a.Vars[verdictsVar].(*Verdicts)
-	}
+	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
 		all = &v.verdicts
 		all.all = all.room[:0]
-		if shared {
+		if reads || a.Server.Nests() { // else no placeholder, matcher or other handler looks for it
 			a.Vars[verdictsVar] = all
 		}
 		if reads && a.Replacer() != nil {
