@@ -164,7 +164,7 @@ func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
 }
 
 // TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
-// pasted back. A network that is no key of the zone has no limit of its own.
+// pasted back. What is no key of the zone, such as another network, has no limit of its own.
 func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle /nets {
@@ -174,8 +174,11 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 			}
 		}
 		throttle /pages pages 5 1/h
+		throttle /tenants tenants header X-Plan header X-Tenant 5 1/h
+		throttle /hosts hosts client_ip host 5 1/h
 		respond ok
 	}`)
+	digest := "@sha256:" + strings.Repeat("0", 64)
 	for _, step := range []struct {
 		call, body string
 		want       int
@@ -191,6 +194,13 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 		{"limit", `{"zone": "pages", "key": "203.0.113.7/32", "limit": "deny"}`, 200, ""},
 		{"limit", `{"zone": "pages", "key": "203.0.113", "limit": "deny"}`, 400, ""}, // no address at all
 		{"unlimit", `{"zone": "pages", "key": "203.0.113"}`, 200, ""},                // nothing
+		{"limit", `{"zone": "tenants", "key": "acme", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "tenants", "key": "pro/acme", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "tenants", "key": "` + digest + `", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "tenants", "key": "` + digest + "/" + digest + `", "limit": "deny"}`, 200, ""},
+		{"limit", `{"zone": "hosts", "key": "2001:db8::7/example.com", "limit": "deny"}`, 400, ""}, // the /64 is 2001:db8::
+		{"limit", `{"zone": "hosts", "key": "2001:db8::/example.com", "limit": "deny"}`, 200, ""},
+		{"limit", `{"zone": "hosts", "key": "@client_ip/203.0.113.7", "limit": "deny"}`, 200, ""},
 	} {
 		var got struct{ Network string }
 		status := s.Admin(http.MethodPost, "/throttle/"+step.call, step.body, &got)

@@ -165,16 +165,22 @@ func (z *Zone) OverrideOf(name string) perkey.Entry {
 // Unlisted returns the policy for requests whose key has a name, if that is one and no
 // override lists it. They are not charged to the bucket of that name.
 func (z *Zone) Unlisted(name string) Policy {
-	if parts, named := z.partsOf(name); named {
-		if e := z.Key.Overrides.Lookup(parts); !e.Listed() {
-			return z.Key.Unlisted
-		}
+	parts, named := z.partsOf(name)
+	if e := z.Key.Overrides.Lookup(parts); named && !e.Listed() {
+		return z.Key.Unlisted
 	}
 	return ""
 }
 
+// Names reports whether a bucket of the zone can have this name, by its parts or as one that
+// several keys share.
+func (z *Zone) Names(name string) bool {
+	_, named := z.partsOf(name)
+	return named || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@sha256:")
+}
+
 // partsOf returns the parts of the key that has the bucket of a name. It returns false
-// if the name is not made of parts.
+// if the name is not made of such parts.
 func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 	segments := strings.Split(name, "/")
 	for i := range z.Key.parts {
@@ -186,10 +192,12 @@ func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 		part := perkey.Part{}
 		for _, segment := range segments[:n] {
 			digest, digested := bucketkey.ParseDigest(segment)
-			switch {
-			case digested && n == 1:
+			switch addr, _ := netip.ParseAddr(segment); {
+			case p.clientIP && z.Key.network(addr).Addr().String() == segment:
+				part.Network = z.Key.network(addr)
+			case digested && n == 1 && !p.clientIP:
 				part.Digest = digest
-			case strings.HasPrefix(segment, "@"):
+			case p.clientIP || p.digest || !digested && strings.HasPrefix(segment, "@"):
 				return nil, false
 			}
 			plain, err := url.PathUnescape(segment)
@@ -198,10 +206,7 @@ func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 			}
 			part.Text += plain
 		}
-		if addr, err := netip.ParseAddr(part.Text); err == nil && p.clientIP {
-			part = perkey.Part{Network: z.Key.network(addr)}
-		}
 		parts, segments = append(parts, part), segments[n:]
 	}
-	return parts, true
+	return parts, len(segments) == 0 || segments[0] == "@device"
 }
