@@ -164,8 +164,8 @@ func (s slot) stateOf() (state leakybucket.State) {
 	return state
 }
 
-// TestTakeLevelIsTake: the short form does as the long one.
-func TestTakeLevelIsTake(t *testing.T) {
+// TestLevels: the short form of a decision does as the long one.
+func TestLevels(t *testing.T) {
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for i := range 100_000 {
@@ -176,12 +176,14 @@ func TestTakeLevelIsTake(t *testing.T) {
 		if rng.IntN(8) == 0 {
 			c.Ceiling = c.Limit.Capacity * rng.Float64()
 		}
-		level, at := s.Level, s.At
+		sh := shard{slots: []slot{{level: s.Level, at: s.At, leak: s.Leak}}, soonest: []leakybucket.Instant{-never}}
 		var got, want leakybucket.Decision
-		takeLevel(&c, &level, &at, now, &got)
+		if sh.slots[0].judge(&c, now, &got); got.Fits {
+			sh.pour(0, &c, &got)
+		}
 		c.Take(&s, now, &want)
-		if got != want || level != s.Level || at != s.At {
-			t.Fatalf("seed %d, step %d, %+v: got %+v, %v at %v, want %+v, %+v", seed, i, c, got, level, at, want, s)
+		if got != want || sh.slots[0].stateOf() != s {
+			t.Fatalf("seed %d, step %d, %+v: got %+v, %+v, want %+v, %+v", seed, i, c, got, sh.slots[0], want, s)
 		}
 	}
 }

@@ -138,8 +138,10 @@ func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybu
 	at, kept := sh.find(hash, c)
 	if kept {
 		slot := &sh.slots[at]
-		if c.Block == nil && slot.zone&blockedBit == 0 && slot.leak == c.Limit.Leak && slot.at <= now {
-			sh.takeLevel(at, c, now, d)
+		if slot.isLevel(c, now) {
+			if slot.judge(c, now, d); d.Fits {
+				sh.pour(at, c, d)
+			}
 			s.room.release(reserved)
 			return true
 		}
@@ -172,31 +174,49 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 	return true
 }
 
-// A scratch is the reusable memory of takeMany.
-type scratch struct {
-	hashes  []uint64
-	locks   []uint32            // the shards of all charges, lowest first
-	read    []leakybucket.State // of the buckets as they were found
-	states  []leakybucket.State // of the buckets as they are left
-	slots   []int               // of kept buckets; -1 of others
-	created []int               // the charges that create one
+// nextShard returns the lowest of the shards of hashes above another one, or none.
+func (s *Store) nextShard(hashes []uint64, above int) (next int) {
+	next = len(s.shards)
+	for _, hash := range hashes {
+		if i := int(hash >> s.shift); above < i && i < next {
+			next = i
+		}
+	}
+	return next
 }
 
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+// lock locks the shards of several charges, lowest first, so that no two takes can wait for each
+// other, and returns the instant of the decision.
+func (s *Store) lock(hashes []uint64) (now leakybucket.Instant) {
+	for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
+		s.shards[i].mu.Lock()
+	}
+	now = s.now()
+	for _, hash := range hashes {
+		s.shards[hash>>s.shift].decided = now
+	}
+	return now
+}
+
+func (s *Store) unlock(hashes []uint64) {
+	for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
+		s.shards[i].mu.Unlock()
+	}
+}
+
+// fewCharges need no memory of the heap.
+const fewCharges = 4
 
 // takeMany takes several charges as one. With no room for new buckets it makes
 // room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
+	if len(charges) <= fewCharges && s.takeLevels(charges, decisions) {
+		return
+	}
 	t := scratches.Get().(*scratch)
 	defer scratches.Put(t)
-	t.read, t.hashes, t.locks = t.read[:0], t.hashes[:0], t.locks[:0]
-	for i := range charges {
-		hash := s.hasher.charge(&charges[i])
-		t.read = append(t.read, leakybucket.State{})
-		t.hashes, t.locks = append(t.hashes, hash), append(t.locks, uint32(hash>>s.shift))
-	}
-	slices.Sort(t.locks)
-	t.locks = slices.Compact(t.locks)
+	t.hashes = s.hasher.charges(charges, t.hashes[:0])
+	t.read = append(t.read[:0], make([]leakybucket.State, len(charges))...)
 	missing := s.tryMany(charges, decisions, t, 0)
 	if missing == 0 {
 		return
@@ -208,31 +228,55 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	s.trim()
 }
 
-// tryMany locks the shards of all charges, lowest first, so that no two takes
-// can wait for each other. It returns how many more places must be reserved
-// before anything can be written.
+// takeLevels takes a few charges as one, if all their buckets are kept, differ, and are no more
+// than their levels, as most are. Otherwise it returns false.
+func (s *Store) takeLevels(charges []leakybucket.Charge, decisions []leakybucket.Decision) (done bool) {
+	var room [fewCharges]uint64
+	var at [fewCharges]int
+	hashes := s.hasher.charges(charges, room[:0])
+	now := s.lock(hashes)
+	defer s.unlock(hashes)
+	for i := range charges {
+		sh, kept := &s.shards[hashes[i]>>s.shift], false
+		if at[i], kept = sh.find(hashes[i], &charges[i]); !kept || !sh.slots[at[i]].isLevel(&charges[i], now) || slices.Contains(hashes[:i], hashes[i]) {
+			return false
+		}
+		sh.slots[at[i]].judge(&charges[i], now, &decisions[i])
+	}
+	if enforced, all := store.Fit(charges, decisions); enforced {
+		for i := range charges {
+			if c := &charges[i]; all || !c.Shadow {
+				s.shards[hashes[i]>>s.shift].pour(at[i], c, &decisions[i])
+			}
+		}
+	}
+	return true
+}
+
+// A scratch is the reusable memory of tryMany.
+type scratch struct {
+	hashes  []uint64
+	read    []leakybucket.State // of the buckets as they were found
+	states  []leakybucket.State // of the buckets as they are left
+	slots   []int               // of kept buckets; -1 of others
+	created []int               // the charges that create one
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// tryMany returns how many more places must be reserved before anything can be written.
 //
 // The states that t has read are those found the time before. One that was dropped
 // since to make room is taken up again: a client that brings new keys with every
 // request must not rid itself of its old ones.
 func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, t *scratch, reserved int) (missing int) {
-	for _, i := range t.locks {
-		s.shards[i].mu.Lock()
-	}
-	defer func() {
-		for _, i := range t.locks {
-			s.shards[i].mu.Unlock()
-		}
-	}()
-
+	hashes := t.hashes
+	now := s.lock(hashes)
+	defer s.unlock(hashes)
 	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
-	now := s.now()
-	for _, i := range t.locks {
-		s.shards[i].decided = now
-	}
 	for i := range charges {
-		sh := &s.shards[t.hashes[i]>>s.shift]
-		at, kept := sh.find(t.hashes[i], &charges[i])
+		sh := &s.shards[hashes[i]>>s.shift]
+		at, kept := sh.find(hashes[i], &charges[i])
 		if kept {
 			sh.slots[at].state(&t.read[i])
 		} else {
@@ -243,7 +287,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	store.TakeAll(charges, t.states, now, decisions)
 
 	for i, at := range t.slots {
-		if at < 0 && t.states[i] != (leakybucket.State{}) && store.Expiry(&charges[i], &t.states[i]) > now && last(charges, t.hashes, i) {
+		if at < 0 && t.states[i] != (leakybucket.State{}) && store.Expiry(&charges[i], &t.states[i]) > now && last(charges, hashes, i) {
 			t.created = append(t.created, i)
 		}
 	}
@@ -253,14 +297,14 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	s.room.release(reserved - len(t.created))
 	for i, at := range t.slots {
 		if at >= 0 && (decisions[i].Poured || t.states[i] != t.read[i]) {
-			s.shards[t.hashes[i]>>s.shift].write(at, &charges[i], &t.states[i])
+			s.shards[hashes[i]>>s.shift].write(at, &charges[i], &t.states[i])
 		}
 	}
 	for _, i := range t.created {
-		s.shards[t.hashes[i]>>s.shift].insert(t.hashes[i], &charges[i], &t.states[i], store.Expiry(&charges[i], &t.states[i]))
+		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], &t.states[i], store.Expiry(&charges[i], &t.states[i]))
 	}
 	if len(t.created) > 0 {
-		for _, i := range t.locks {
+		for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
 			s.shards[i].forgetNext(now)
 		}
 	}
@@ -424,6 +468,14 @@ func (h hasher) charge(c *leakybucket.Charge) uint64 {
 		zone = ^zone
 	}
 	return zone ^ maphash.String(h.key, c.Key)
+}
+
+// charges appends the hashes of several charges.
+func (h hasher) charges(charges []leakybucket.Charge, hashes []uint64) []uint64 {
+	for i := range charges {
+		hashes = append(hashes, h.charge(&charges[i]))
+	}
+	return hashes
 }
 
 // Interface guards

@@ -214,26 +214,28 @@ func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) 
 	}
 }
 
-// takeLevel takes a charge of a kept bucket whose state is no more than its level, which most
-// are, without a copy of it.
-func (sh *shard) takeLevel(at int, c *leakybucket.Charge, now leakybucket.Instant, d *leakybucket.Decision) {
-	s := &sh.slots[at]
-	if takeLevel(c, &s.level, &s.at, now, d); !d.Poured {
+// isLevel reports whether the bucket of a slot, for this charge, is no more than its level: it keeps
+// no block, may begin none, and was written with the leak of the charge, at now or before.
+func (s *slot) isLevel(c *leakybucket.Charge, now leakybucket.Instant) bool {
+	return c.Block == nil && s.zone&blockedBit == 0 && s.leak == c.Limit.Leak && s.at <= now
+}
+
+// judge is [leakybucket.Charge.Judge] for such a bucket, without a copy of its state.
+func (s *slot) judge(c *leakybucket.Charge, now leakybucket.Instant, d *leakybucket.Decision) {
+	found := max(0, s.level-s.leak*(float64(now-s.at)/1e6))
+	*d = leakybucket.Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).Fits(found, c.Cost)}
+}
+
+// pour pours a charge into such a bucket, as it was judged, unless it is a probe.
+func (sh *shard) pour(at int, c *leakybucket.Charge, d *leakybucket.Decision) {
+	if c.Probe {
 		return
 	}
+	s := &sh.slots[at]
+	s.level, s.at, d.Poured = d.Level+c.Cost, d.At, true
 	sh.changes++
 	if c.Cost <= s.leak*2e-6 { // otherwise it may be forgotten later than before, see write
 		sh.due(at, s.forget())
-	}
-}
-
-// takeLevel is [leakybucket.Charge.Take] for a bucket that keeps no block and was written with
-// the leak of the charge, at now or before.
-func takeLevel(c *leakybucket.Charge, level *float64, at *leakybucket.Instant, now leakybucket.Instant, d *leakybucket.Decision) {
-	found := max(0, *level-c.Limit.Leak*(float64(now-*at)/1e6))
-	*d = leakybucket.Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).Fits(found, c.Cost)}
-	if d.Fits && !c.Probe {
-		*level, *at, d.Poured = found+c.Cost, now, true
 	}
 }
 

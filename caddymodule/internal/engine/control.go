@@ -40,7 +40,12 @@ func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
 		dir, logf := filepath.Join(caddy.AppDataDir(), "throttle"), func(err error) { caddy.Log().Named("throttle").Error(err.Error()) }
 		c := &control{Changes: changes.New(), Bodies: body.NewStore(dir, logf), stopped: make(chan struct{})}
-		c.Rates.Beside = func(now time.Time) { stores.EachOf(func(z *ZoneState) { z.Recent.Rest(now) }) }
+		c.Rates.Beside = func(now time.Time) {
+			stores.EachOf(func(z *ZoneState) { z.Recent.Rest(now) })
+			if e := newestApp.Load(); e != nil {
+				e.Proxies.Requests.Store(0)
+			}
+		}
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c

@@ -288,9 +288,14 @@ func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
 
 // Exempts implements limit.Env.
 func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
-	e.Proxies.look(s) // also if the proxy's own address is exempt
+	if e.Proxies.Requests.Load() < WatchedRequests {
+		e.Proxies.look(s) // also if the proxy's own address is exempt
+	}
 	if len(e.watchers) > 0 {
 		e.notifyForwards(s)
+	}
+	if e.Exempt == nil {
+		return false, nil
 	}
 	return e.ExemptsGlobally(s)
 }

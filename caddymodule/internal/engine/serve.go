@@ -178,6 +178,10 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}
+	return h.matches(r)
+}
+
+func (h *Handler) matches(r *http.Request) (concerned bool, failed error) {
 	s := limit.NewSubject(r)
 	concerned, failed = s.MatchesEither(h.Match)
 	return concerned || failed != nil, failed

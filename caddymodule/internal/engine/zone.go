@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -81,19 +80,15 @@ func (l *ZoneState) Destruct() error { return nil }
 // onceWarnings remembers which warnings about requests a config has logged. Each is
 // logged once.
 type onceWarnings struct {
-	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
+	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests; from 0 again every ten seconds
 
 	warner *zap.Logger
 
 	untrusted, loose, noAddress sync.Once
 }
 
-const (
-	// WatchedRequests is in how many requests of a config signs are looked for. After
-	// that, it is one of watchedShare. What showed no sign by then is rare.
-	WatchedRequests = 1000
-	watchedShare    = 64
-)
+// WatchedRequests is in how many requests signs are looked for. What shows none there is rare.
+const WatchedRequests = 1000
 
 // once logs a warning the first time.
 func (o *onceWarnings) once(first *sync.Once, warning string, fields ...zap.Field) {
@@ -103,11 +98,7 @@ func (o *onceWarnings) once(first *sync.Once, warning string, fields ...zap.Fiel
 // look logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
 func (o *onceWarnings) look(s *limit.Subject) {
-	if o.Requests.Load() < WatchedRequests {
-		o.Requests.Add(1)
-	} else if rand.Uint32()%watchedShare != 0 {
-		return
-	}
+	o.Requests.Add(1)
 	r := s.Request
 	if s.TrustedPeer() {
 		if server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.TrustedProxiesStrict == 0 {

@@ -83,6 +83,10 @@ func (z *Zone) cost(s *Subject, limit leakybucket.Limit) (cost float64, fromBody
 	if len(z.Cost) == 0 {
 		return limit.ClampCost(DefaultCost), false, nil
 	}
+	return z.costOf(s, limit)
+}
+
+func (z *Zone) costOf(s *Subject, limit leakybucket.Limit) (cost float64, fromBody bool, err error) {
 	ask := func() (bool, error) {
 		l, err := z.costLine(s)
 		if err == nil {
@@ -96,7 +100,10 @@ func (z *Zone) cost(s *Subject, limit leakybucket.Limit) (cost float64, fromBody
 	} else {
 		_, err = s.either(ask)
 	}
-	return cost, fromBody, matcherError("cost", err)
+	if err != nil {
+		err = matcherError("cost", err)
+	}
+	return cost, fromBody, err
 }
 
 // costLine returns the first line that matches a request, or nil if none does.

@@ -42,10 +42,15 @@ type Server struct {
 func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 
 // ErrorOf returns the error of a request in an error route, or nil elsewhere.
-func (s *Server) ErrorOf(r *http.Request) (err error) {
-	if s == nil || s.ErrorRoutes {
-		err, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+func (s *Server) ErrorOf(r *http.Request) error {
+	if s != nil && !s.ErrorRoutes {
+		return nil
 	}
+	return errorOf(r)
+}
+
+func errorOf(r *http.Request) (err error) {
+	err, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	return err
 }
 
@@ -183,7 +188,9 @@ func (a *evaluation) decideLater() (v *Verdict, err error) {
 // is that of a matcher with which the request fails.
 func (a *evaluation) claim(failed error) error {
 	exempt, err := a.env.Exempts(&a.Subject)
-	failed = cmp.Or(failed, matcherError("exempt in the global options", err))
+	if err != nil {
+		failed = cmp.Or(failed, matcherError("exempt in the global options", err))
+	}
 	switch {
 	case exempt && failed == nil, failed == nil && a.Overrides != nil && a.claimBan():
 		return nil
@@ -609,14 +616,18 @@ func (a *evaluation) wanted() bool {
 
 // logs reports whether the request will be in an access log, as far as is known.
 func (a *evaluation) logs() bool {
-	var server *caddyhttp.Server
-	if a.Server != nil {
-		server = a.Server.Server
-	} else {
-		server, _ = a.Request.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	}
-	if server == nil || server.Logs == nil {
+	if a.Server != nil && a.Server.Logs == nil {
 		return false
+	}
+	return a.mayLog()
+}
+
+func (a *evaluation) mayLog() bool {
+	if a.Server == nil {
+		server, _ := a.Request.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+		if server == nil || server.Logs == nil {
+			return false
+		}
 	}
 	skipped, _ := a.Vars[caddyhttp.LogSkipVar].(bool)
 	return !skipped

@@ -19,6 +19,7 @@ import (
 // Key says what identifies a request's bucket.
 type Key struct {
 	byIPv4 bool              // the key is a whole IPv4 address, and no override names any
+	asSent bool              // the key is one text as it is read, and likewise
 	limit  leakybucket.Limit // the zone's own
 
 	// The values of a request that name its bucket. Default: the client's address. If
@@ -163,6 +164,11 @@ const (
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	if k.byIPv4 && s.Address().Is4() { // which has one spelling, so nothing need be built
 		return Bucket{Name: s.text, Rule: perkey.Limited, Limit: k.limit, Address: true, own: true}, keyComplete
+	}
+	if k.asSent {
+		if text := k.parts[0].read(s); text != "" && bucketkey.Verbatim(text) {
+			return Bucket{Name: text, Rule: perkey.Limited, Limit: k.limit, own: true}, keyComplete
+		}
 	}
 	return k.compose(s)
 }
@@ -338,15 +344,11 @@ func (z *Zone) MaxBody() int64 {
 // Carries reports whether a request carries one of the zone's fields, if it has any. What cannot
 // be read, or not for sure, carries every field.
 func (z *Zone) Carries(s *Subject) bool {
-	switch {
-	case len(z.Field) == 0:
-		return true
-	case !s.CarriesAny():
-		return false
-	case !s.whole():
-		return true
-	}
-	return s.Form(z.Key.Form).Carries(z.wanted...)
+	return len(z.Field) == 0 || z.carries(s)
+}
+
+func (z *Zone) carries(s *Subject) bool {
+	return s.CarriesAny() && (!s.whole() || s.Form(z.Key.Form).Carries(z.wanted...))
 }
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone

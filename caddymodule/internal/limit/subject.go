@@ -94,11 +94,15 @@ func (s *Subject) TrustedPeer() bool {
 // request has none.
 func (s *Subject) Address() netip.Addr {
 	if !s.parsed {
-		s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
-		s.addr, _ = netip.ParseAddr(s.text)
-		s.parsed = true
+		s.parseAddress()
 	}
 	return s.addr
+}
+
+func (s *Subject) parseAddress() {
+	s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
+	s.addr, _ = netip.ParseAddr(s.text)
+	s.parsed = true
 }
 
 // Ban returns the ban of the client, or nil if none holds.
@@ -184,8 +188,10 @@ const includeAddr = "127.0.0.1:10000"
 // its answer in another one. Requests from sockets have a local address in their context, which no
 // header can take away.
 func Included(r *http.Request) bool {
-	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
+	return r.RemoteAddr == includeAddr && !fromSocket(r)
 }
+
+func fromSocket(r *http.Request) bool { return r.Context().Value(http.LocalAddrContextKey) != nil }
 
 // Early reports whether a request came before the handshake was complete, which TLS
 // 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address
@@ -302,6 +308,13 @@ func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
 
 // MatchesBoth reports whether one of the sets holds for both addresses of the request.
 func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
+	if sets == nil {
+		return false, nil
+	}
+	return s.matchesBoth(sets)
+}
+
+func (s *Subject) matchesBoth(sets Matchers) (bool, error) {
 	for _, set := range sets {
 		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {

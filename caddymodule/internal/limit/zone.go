@@ -190,9 +190,11 @@ func (z *Zone) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float
 func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float64) {
 	c.Zone, c.Key, c.Shadow, c.Limit, c.Cost = z.Name, k.Name, shadow, k.Limit, cost
 	c.Block = z.ladder
-	c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
 	if z.Delay != nil {
 		c.Undelayed = z.Delay.Undelayed
+	}
+	if z.Delay != nil || z.Settle != nil {
+		c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
 	}
 }
 
@@ -207,13 +209,13 @@ func (z *Zone) Peek(name string, limit leakybucket.Limit, shadow bool) leakybuck
 
 // InShadow reports whether the zone only counts requests with this key.
 func (z *Zone) InShadow(overrides *override.Set, key string) bool {
-	return z.Shadow != nil || !z.chooses(key) || overrides != nil && overrides.Shadow(z.Name, time.Now())
+	return z.Shadow != nil || (z.Enforce < 100 || overrides != nil) && z.inShadow(overrides, key)
 }
 
-// chooses reports whether a key is among those that enforce chooses. The hash has no
+// inShadow is for zones that are enforced for some keys, or may be switched. The hash has no
 // seed, so all nodes and all zones choose the same keys.
-func (z *Zone) chooses(key string) bool {
-	return z.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(z.Enforce)
+func (z *Zone) inShadow(overrides *override.Set, key string) bool {
+	return xxhash.Sum64String(key)%100 >= uint64(z.Enforce) || overrides.Shadow(z.Name, time.Now())
 }
 
 // A Concern is whether a zone charges a request.
@@ -230,9 +232,18 @@ const (
 // Concerns reports whether the zone charges a request, and if not, why. The error is that of
 // a matcher.
 func (z *Zone) Concerns(s *Subject) (Concern, error) {
+	if len(z.Match)+len(z.Exempt)+len(z.Static) == 0 {
+		return Concerned, nil
+	}
+	return z.concerns(s)
+}
+
+func (z *Zone) concerns(s *Subject) (Concern, error) {
 	if z.Match != nil {
-		if match, err := s.MatchesEither(z.Match); err != nil || !match {
+		if match, err := s.MatchesEither(z.Match); err != nil {
 			return Unmatched, matcherError("match", err)
+		} else if !match {
+			return Unmatched, nil
 		}
 	}
 	if exempt, err := z.Exempts(s); err != nil {
@@ -250,13 +261,13 @@ func (z *Zone) Concerns(s *Subject) (Concern, error) {
 // not count.
 func (z *Zone) Exempts(s *Subject) (bool, error) {
 	exempt, err := s.MatchesBoth(z.Exempt)
-	return exempt, matcherError("exempt", err)
+	if err != nil {
+		err = matcherError("exempt", err)
+	}
+	return exempt, err
 }
 
 // matcherError says whose matcher has failed: match, exempt or cost.
 func matcherError(option string, err error) error {
-	if err == nil {
-		return nil
-	}
 	return fmt.Errorf("%s: %w", option, err)
 }

@@ -110,7 +110,8 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 		t.delays.Observe(o.Delay.Seconds())
 	}
 	if why == limit.None {
-		t.passed(o, r, t.decided[d][why])
+		t.decided[d][why].Inc()
+		t.passed(o, r)
 		return
 	}
 	t.decided[d][why].Inc()
@@ -139,19 +140,24 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 }
 
 // Admitted implements limit.Reporter.
-func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) { t.passed(o, r, t.admitted) }
+func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
+	t.admitted.Inc()
+	t.passed(o, r)
+}
 
 // passed counts a charge that fits. It is on the path of every request: but for their number, of
 // many only a sample is counted.
-func (t *Counts) passed(o *limit.Outcome, r *http.Request, counter prometheus.Counter) {
-	counter.Inc()
-	n := t.facts.asked.Add(1)
-	if weight := t.figures.Recent.AdmittedWeight(n); weight > 0 {
-		client := clientIP(r)
-		t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
-		t.figures.Recent.Add(false, o.Key, client, weight, time.Now())
-		t.facts.sample(o.Key, client)
+func (t *Counts) passed(o *limit.Outcome, r *http.Request) {
+	if weight := t.figures.Recent.AdmittedWeight(t.facts.asked.Add(1)); weight > 0 {
+		t.sample(o, r, weight)
 	}
+}
+
+func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
+	client := clientIP(r)
+	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
+	t.figures.Recent.Add(false, o.Key, client, weight, time.Now())
+	t.facts.sample(o.Key, client)
 }
 
 // refusalLog returns what logs that the zone decides so.
