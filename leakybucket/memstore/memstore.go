@@ -123,29 +123,28 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 	sh := &s.shards[hash>>s.shift]
 	now := s.now() // without the lock, which is then held for some nanoseconds only
 	sh.mu.Lock()
-	done = s.takeIn(sh, hash, c, d, now, reserved)
-	sh.mu.Unlock()
-	return done
-}
-
-// takeIn takes a charge in its shard, which is locked.
-func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant, reserved int) (done bool) {
 	if sh.decided > now {
 		now = s.now() // another take had the lock first
 	}
 	sh.decided = now
-	var state leakybucket.State
 	at, kept := sh.find(hash, c)
-	if kept {
-		slot := &sh.slots[at]
-		if slot.isLevel(c, now) {
-			if slot.judge(c, now, d); d.Fits {
-				sh.pour(at, c, d)
-			}
-			s.room.release(reserved)
-			return true
+	if done = kept && sh.slots[at].isLevel(c, now); done {
+		if sh.slots[at].judge(c, now, d); d.Fits {
+			sh.pour(at, c, d)
 		}
-		slot.state(&state)
+		s.room.release(reserved)
+	} else {
+		done = s.takeIn(sh, hash, at, kept, c, d, now, reserved)
+	}
+	sh.mu.Unlock()
+	return done
+}
+
+// takeIn takes a charge in its shard, which is locked: in the slot of its bucket, if one is kept.
+func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant, reserved int) (done bool) {
+	var state leakybucket.State
+	if kept {
+		sh.slots[at].state(&state)
 	}
 	if write := c.Take(&state, now, d); write && !kept {
 		return s.create(sh, hash, c, &state, now, reserved)

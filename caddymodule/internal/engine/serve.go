@@ -65,16 +65,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		shared.Refused = true // unless it is passed on: a matcher or the store may panic
 	}
 	concerned, failed := h.Concerns(r)
-	var v *limit.Verdict
+	var v *limit.Verdict // nil if nobody needs to know more of a request that is admitted
 	if concerned && !free {
 		if h.app.Shared != nil {
 			h.app.Shared.Hold() // since what uses it may outlive the config
 			defer h.app.Shared.Release()
 			h.awaitStore(r)
 		}
-		var admitted bool
-		if v, admitted, err = h.admit(w, r, failed); !admitted {
-			return err
+		if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
+			return h.fail(w, r, err)
+		}
+		if v != nil {
+			if admitted, err := h.admit(w, r, v); !admitted {
+				return err
+			}
 		}
 	}
 	if shared != nil {
@@ -90,15 +94,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return next.ServeHTTP(w, r)
 }
 
-// admit decides about a request, and lets it wait. One that is not admitted it answers. The
-// verdict is nil if nobody needs to know more of one that is.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v *limit.Verdict, admitted bool, err error) {
-	if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
-		return nil, false, h.fail(w, r, err)
-	}
-	if v == nil {
-		return nil, true, nil
-	}
+// admit lets a request wait until its delay is over. One that is not admitted it answers.
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict) (admitted bool, err error) {
 	defer func() {
 		if !admitted {
 			v.Close(r, err)
@@ -119,12 +116,12 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v
 		if len(h.app.watchers) > 0 {
 			refusal.Close = h.app.notifyRefused(r, v)
 		}
-		return v, false, refusal.Write(w, r, body.Whole(r))
+		return false, refusal.Write(w, r, body.Whole(r))
 	case !waited:
 		w.WriteHeader(response.StatusClientLeft)
-		return v, false, nil
+		return false, nil
 	}
-	return v, true, nil
+	return true, nil
 }
 
 // headerOf returns the header of the response if a zone or the handler adds to it.

@@ -204,7 +204,11 @@ func (a *evaluation) claim(failed error) error {
 			continue
 		}
 		err := failed
-		if err == nil {
+		switch {
+		case err != nil:
+		case len(z.Match)+len(z.Exempt)+len(z.Static) == 0: // all requests concern it
+			err = a.claimFor(z)
+		default:
 			err = a.claimOf(z)
 		}
 		if err != nil {

@@ -162,15 +162,19 @@ const (
 
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
-	if k.byIPv4 && s.Address().Is4() { // which has one spelling, so nothing need be built
-		return Bucket{Name: s.text, Rule: perkey.Limited, Limit: k.limit, Address: true, own: true}, keyComplete
-	}
-	if k.asSent {
-		if text := k.parts[0].read(s); text != "" && bucketkey.Verbatim(text) {
-			return Bucket{Name: text, Rule: perkey.Limited, Limit: k.limit, own: true}, keyComplete
+	switch {
+	case k.byIPv4 && s.Address().Is4(): // which has one spelling, so nothing need be built
+		found.Name, found.Address = s.text, true
+	case k.asSent:
+		if text := k.parts[0].read(s); bucketkey.Verbatim(text) {
+			found.Name = text
 		}
 	}
-	return k.compose(s)
+	if found.Name == "" {
+		return k.compose(s)
+	}
+	found.Limit, found.own = k.limit, true
+	return found, keyComplete
 }
 
 // compose is own for keys that must be built of their parts. It is apart because its frame is

@@ -206,9 +206,16 @@ func (s *Subject) Early() bool {
 // POST where that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
 // HTTP/2 and HTTP/3, into GET before.
 func judged(r *http.Request) *http.Request {
+	if r.Method == http.MethodGet || r.Method == http.MethodPost {
+		return r
+	}
+	return asUpstream(r)
+}
+
+func asUpstream(r *http.Request) *http.Request {
 	method := r.Method
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost:
+	case http.MethodHead, http.MethodOptions:
 		return r
 	case http.MethodConnect:
 		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {

@@ -232,13 +232,6 @@ const (
 // Concerns reports whether the zone charges a request, and if not, why. The error is that of
 // a matcher.
 func (z *Zone) Concerns(s *Subject) (Concern, error) {
-	if len(z.Match)+len(z.Exempt)+len(z.Static) == 0 {
-		return Concerned, nil
-	}
-	return z.concerns(s)
-}
-
-func (z *Zone) concerns(s *Subject) (Concern, error) {
 	if z.Match != nil {
 		if match, err := s.MatchesEither(z.Match); err != nil {
 			return Unmatched, matcherError("match", err)

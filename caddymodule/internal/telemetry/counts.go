@@ -111,7 +111,9 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	}
 	if why == limit.None {
 		t.decided[d][why].Inc()
-		t.passed(o, r)
+		if weight := t.figures.Recent.AdmittedWeight(t.facts.asked.Add(1)); weight > 0 {
+			t.sample(o, r, weight)
+		}
 		return
 	}
 	t.decided[d][why].Inc()
@@ -142,17 +144,12 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 // Admitted implements limit.Reporter.
 func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
 	t.admitted.Inc()
-	t.passed(o, r)
-}
-
-// passed counts a charge that fits. It is on the path of every request: but for their number, of
-// many only a sample is counted.
-func (t *Counts) passed(o *limit.Outcome, r *http.Request) {
 	if weight := t.figures.Recent.AdmittedWeight(t.facts.asked.Add(1)); weight > 0 {
 		t.sample(o, r, weight)
 	}
 }
 
+// sample counts a charge that fits, of which there may be many, for so many of them.
 func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
 	client := clientIP(r)
 	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
