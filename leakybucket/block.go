@@ -66,11 +66,6 @@ func (c *Charge) begin(s *State, level float64, now Instant) {
 	c.Limit.write(s, level, now)
 }
 
-// longestBlock returns how long a block of a step lasts at most.
-func (c *Charge) longestBlock(step uint8) Instant {
-	return cmp.Or(c.Block.length(step), c.longestDrain())
-}
-
 // longestDrain returns how long a full bucket in debt takes to empty.
 func (c *Charge) longestDrain() Instant {
 	return microseconds((c.Limit.Capacity + c.Debt) / c.Limit.Leak)
@@ -84,7 +79,7 @@ func (c *Charge) redate(s *State, now Instant) (changed bool) {
 		c.Limit.redate(s, c.Debt, now)
 		changed = s.At != at
 	}
-	if c.Block != nil && s.BlockedUntil-now > c.longestBlock(s.Step) {
+	if c.Block != nil && s.BlockedUntil-now > cmp.Or(c.Block.length(s.Step), c.longestDrain()) {
 		s.BlockedUntil, s.Step = 0, 0
 		changed = true
 	}

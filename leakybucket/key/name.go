@@ -22,9 +22,6 @@ const longestPart = 256
 // Two values never share a part. No value can be written as one of our own parts,
 // which begin with @.
 func AppendPart(name []byte, value string) []byte {
-	if Verbatim(value) {
-		return append(name, value...)
-	}
 	start := len(name)
 	for i := 0; i < len(value); {
 		if len(name)-start > longestPart {
@@ -52,19 +49,6 @@ func AppendPart(name []byte, value string) []byte {
 		return AppendDigest(name[:start], value)
 	}
 	return name
-}
-
-// Verbatim reports whether a value is written as it is, as most are.
-func Verbatim(value string) bool {
-	if len(value) > longestPart || strings.HasPrefix(value, "@") {
-		return false
-	}
-	for i := range len(value) {
-		if c := value[i]; c < ' ' || c >= 0x7f || c == '/' || c == '%' {
-			return false
-		}
-	}
-	return true
 }
 
 // A Digest is the SHA-256 of a part. The zero Digest means that it is not known.

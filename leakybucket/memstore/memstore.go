@@ -185,20 +185,18 @@ func (s *Store) nextShard(hashes []uint64, above int) (next int) {
 }
 
 // lock locks the shards of several charges, lowest first, so that no two takes can wait for each
-// other, and returns the instant of the decision.
-func (s *Store) lock(hashes []uint64) (now leakybucket.Instant) {
+// other, and returns the time.
+func (s *Store) lock(hashes []uint64) leakybucket.Instant {
 	for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
 		s.shards[i].mu.Lock()
 	}
-	now = s.now()
-	for _, hash := range hashes {
-		s.shards[hash>>s.shift].decided = now
-	}
-	return now
+	return s.now()
 }
 
-func (s *Store) unlock(hashes []uint64) {
+// unlock unlocks the shards after a decision.
+func (s *Store) unlock(hashes []uint64, decided leakybucket.Instant) {
 	for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
+		s.shards[i].decided = decided
 		s.shards[i].mu.Unlock()
 	}
 }
@@ -234,7 +232,7 @@ func (s *Store) takeLevels(charges []leakybucket.Charge, decisions []leakybucket
 	var at [fewCharges]int
 	hashes := s.hasher.charges(charges, room[:0])
 	now := s.lock(hashes)
-	defer s.unlock(hashes)
+	defer s.unlock(hashes, now)
 	for i := range charges {
 		sh, kept := &s.shards[hashes[i]>>s.shift], false
 		if at[i], kept = sh.find(hashes[i], &charges[i]); !kept || !sh.slots[at[i]].isLevel(&charges[i], now) || slices.Contains(hashes[:i], hashes[i]) {
@@ -271,7 +269,7 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.Decision, t *scratch, reserved int) (missing int) {
 	hashes := t.hashes
 	now := s.lock(hashes)
-	defer s.unlock(hashes)
+	defer s.unlock(hashes, now)
 	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
 	for i := range charges {
 		sh := &s.shards[hashes[i]>>s.shift]

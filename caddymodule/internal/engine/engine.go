@@ -280,9 +280,6 @@ func (e *Engine) CleanUp() error {
 
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
 func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
-	if e.Exempt == nil {
-		return false, nil
-	}
 	return s.MatchesBoth(e.Exempt)
 }
 
@@ -293,9 +290,6 @@ func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
 	}
 	if len(e.watchers) > 0 {
 		e.notifyForwards(s)
-	}
-	if e.Exempt == nil {
-		return false, nil
 	}
 	return e.ExemptsGlobally(s)
 }

@@ -20,11 +20,10 @@ import (
 type Handler struct {
 	limit.Directive
 
-	app         *Engine
-	handled     atomic.Uint64 // requests
-	Match       limit.Matchers
-	headers     []string // in which the upstream says what a request cost
-	addsHeaders bool     // a zone marks responses
+	app     *Engine
+	handled atomic.Uint64 // requests
+	Match   limit.Matchers
+	headers []string // in which the upstream says what a request cost
 }
 
 // A Directive is a module that runs as a handler.
@@ -36,7 +35,6 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	h := &Handler{app: e, Match: match}
 	h.Server = e.JoinServer(ctx)
 	for _, z := range zones {
-		h.addsHeaders = h.addsHeaders || z.MarksResponses()
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
 			h.headers = append(h.headers, z.Settle.Name)
@@ -109,7 +107,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 	if v.Overflows() {
 		now = time.Now()
 	}
-	v.Report(r, &h.Directive, now, h.headerOf(w))
+	v.Report(r, &h.Directive, now, w.Header())
 	switch {
 	case v.Refused():
 		refusal := v.Refusal(r, &h.app.Control.Refusals, now)
@@ -122,14 +120,6 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 		return false, nil
 	}
 	return true, nil
-}
-
-// headerOf returns the header of the response if a zone or the handler adds to it.
-func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
-	if h.addsHeaders || h.Announces {
-		return w.Header()
-	}
-	return nil
 }
 
 // fail answers a request about which there is no verdict.

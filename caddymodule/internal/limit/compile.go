@@ -30,7 +30,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 	}
 	readsBody, emptyRefusal := z.ReadBody != nil, z.Refusal.Empty()
 	z.fillIn()
-	err := option.FirstError( // each part after those that it asks
+	for _, step := range []func() error{ // each part after those that it asks
 		z.checkTogether,
 		z.compileLimit,
 		func() error { return compileRoutes(z.Route, z.Key) },
@@ -47,9 +47,10 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 		func() error { return z.Refusal.Compile(emptyRefusal) },
 		func() error { return option.CheckMatching(z.MatchRaw, z.ExemptRaw) },
 		func() error { return z.ReadBy(new(form.Plan)) },
-	)
-	if err != nil {
-		return fmt.Errorf("zone %q: %w", z.Name, err)
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("zone %q: %w", z.Name, err)
+		}
 	}
 	return nil
 }

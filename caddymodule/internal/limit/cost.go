@@ -83,10 +83,6 @@ func (z *Zone) cost(s *Subject, limit leakybucket.Limit) (cost float64, fromBody
 	if len(z.Cost) == 0 {
 		return limit.ClampCost(DefaultCost), false, nil
 	}
-	return z.costOf(s, limit)
-}
-
-func (z *Zone) costOf(s *Subject, limit leakybucket.Limit) (cost float64, fromBody bool, err error) {
 	ask := func() (bool, error) {
 		l, err := z.costLine(s)
 		if err == nil {
@@ -100,10 +96,7 @@ func (z *Zone) costOf(s *Subject, limit leakybucket.Limit) (cost float64, fromBo
 	} else {
 		_, err = s.either(ask)
 	}
-	if err != nil {
-		err = matcherError("cost", err)
-	}
-	return cost, fromBody, err
+	return cost, fromBody, matcherError("cost", err)
 }
 
 // costLine returns the first line that matches a request, or nil if none does.

@@ -451,7 +451,6 @@ func (a *evaluation) exempt(z *Zone) exemption {
 // been asked, and the request passes.
 func (a *evaluation) take(from int) {
 	claims := a.Outcomes[from:]
-	clear(a.charges)
 	a.charges = a.charges[:0]
 	for i := range claims {
 		o := &claims[i]
@@ -620,19 +619,5 @@ func (a *evaluation) wanted() bool {
 
 // logs reports whether the request will be in an access log, as far as is known.
 func (a *evaluation) logs() bool {
-	if a.Server != nil && a.Server.Logs == nil {
-		return false
-	}
-	return a.mayLog()
-}
-
-func (a *evaluation) mayLog() bool {
-	if a.Server == nil {
-		server, _ := a.Request.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-		if server == nil || server.Logs == nil {
-			return false
-		}
-	}
-	skipped, _ := a.Vars[caddyhttp.LogSkipVar].(bool)
-	return !skipped
+	return a.Server != nil && a.Server.Logs != nil && a.Vars[caddyhttp.LogSkipVar] != true
 }

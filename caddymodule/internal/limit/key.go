@@ -166,7 +166,8 @@ func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	case k.byIPv4 && s.Address().Is4(): // which has one spelling, so nothing need be built
 		found.Name, found.Address = s.text, true
 	case k.asSent:
-		if text := k.parts[0].read(s); bucketkey.Verbatim(text) {
+		var room [64]byte
+		if text := k.parts[0].read(s); string(bucketkey.AppendPart(room[:0], text)) == text {
 			found.Name = text
 		}
 	}
@@ -183,7 +184,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 	var nameRoom [128]byte
 	var partsRoom [2]perkey.Part
 	name, parts := nameRoom[:0], partsRoom[:0]
-	plain, account, text := k.Overrides.Empty(), "", ""
+	account, text := "", ""
 	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
@@ -219,9 +220,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 				name = bucketkey.AppendPart(name, text)
 			}
 		}
-		if !plain {
-			parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
-		}
+		parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
 	}
 	e := k.Overrides.Lookup(parts)
 	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), Account: account, own: true}

@@ -315,13 +315,6 @@ func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
 
 // MatchesBoth reports whether one of the sets holds for both addresses of the request.
 func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
-	if sets == nil {
-		return false, nil
-	}
-	return s.matchesBoth(sets)
-}
-
-func (s *Subject) matchesBoth(sets Matchers) (bool, error) {
 	for _, set := range sets {
 		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {

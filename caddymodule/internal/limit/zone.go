@@ -233,10 +233,8 @@ const (
 // a matcher.
 func (z *Zone) Concerns(s *Subject) (Concern, error) {
 	if z.Match != nil {
-		if match, err := s.MatchesEither(z.Match); err != nil {
+		if match, err := s.MatchesEither(z.Match); err != nil || !match {
 			return Unmatched, matcherError("match", err)
-		} else if !match {
-			return Unmatched, nil
 		}
 	}
 	if exempt, err := z.Exempts(s); err != nil {
@@ -254,13 +252,13 @@ func (z *Zone) Concerns(s *Subject) (Concern, error) {
 // not count.
 func (z *Zone) Exempts(s *Subject) (bool, error) {
 	exempt, err := s.MatchesBoth(z.Exempt)
-	if err != nil {
-		err = matcherError("exempt", err)
-	}
-	return exempt, err
+	return exempt, matcherError("exempt", err)
 }
 
 // matcherError says whose matcher has failed: match, exempt or cost.
 func matcherError(option string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("%s: %w", option, err)
 }

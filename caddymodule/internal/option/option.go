@@ -126,16 +126,6 @@ func ParseUnit(text string) (float64, error) {
 	return float64(unit), nil
 }
 
-// FirstError takes steps until one fails.
-func FirstError(steps ...func() error) error {
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Canonical returns JSON without the fields of some names. Matchers are raw JSON: a map forgets
 // their order and white space.
 func Canonical(raw []byte, without ...string) string {

@@ -85,7 +85,10 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
-		t.refusals[d] = t.refusalLog(d)
+		t.refusals[d] = &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+		if d == limit.ShadowRefused {
+			t.refusals[d].Begins, t.refusals[d].Refused = "zone would begin to refuse requests", "zone would have refused requests"
+		}
 		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused}
 		if compiled.Block != nil {
 			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
@@ -109,14 +112,13 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	if d == limit.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
 	}
+	t.decided[d][why].Inc()
 	if why == limit.None {
-		t.decided[d][why].Inc()
 		if weight := t.figures.Recent.AdmittedWeight(t.facts.asked.Add(1)); weight > 0 {
 			t.sample(o, r, weight)
 		}
 		return
 	}
-	t.decided[d][why].Inc()
 	if fraction, known := o.Fraction(); known {
 		t.figures.Levels.observe(fraction, 1)
 	}
@@ -155,15 +157,6 @@ func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
 	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
 	t.figures.Recent.Add(false, o.Key, client, weight, time.Now())
 	t.facts.sample(o.Key, client)
-}
-
-// refusalLog returns what logs that the zone decides so.
-func (t *Counts) refusalLog(d limit.Decision) *RefusalLog {
-	l := &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
-	if d == limit.ShadowRefused {
-		l.Begins, l.Refused = "zone would begin to refuse requests", "zone would have refused requests"
-	}
-	return l
 }
 
 // RefusalLogs returns the logs of refusals.
