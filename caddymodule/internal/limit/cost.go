@@ -83,6 +83,10 @@ func (z *Zone) cost(s *Subject, limit leakybucket.Limit) (cost float64, fromBody
 	if len(z.Cost) == 0 {
 		return limit.ClampCost(DefaultCost), false, nil
 	}
+	return z.costOfLines(s, limit)
+}
+
+func (z *Zone) costOfLines(s *Subject, limit leakybucket.Limit) (cost float64, fromBody bool, err error) {
 	ask := func() (bool, error) {
 		l, err := z.costLine(s)
 		if err == nil {

@@ -42,11 +42,11 @@ type Server struct {
 func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 
 // ErrorOf returns the error of a request in an error route, or nil elsewhere.
-func (s *Server) ErrorOf(r *http.Request) error {
-	if s != nil && !s.ErrorRoutes {
-		return nil
+func (s *Server) ErrorOf(r *http.Request) (err error) {
+	if s == nil || s.ErrorRoutes {
+		err = errorOf(r)
 	}
-	return errorOf(r)
+	return err
 }
 
 func errorOf(r *http.Request) (err error) {
@@ -451,6 +451,7 @@ func (a *evaluation) exempt(z *Zone) exemption {
 // been asked, and the request passes.
 func (a *evaluation) take(from int) {
 	claims := a.Outcomes[from:]
+	clear(a.charges)
 	a.charges = a.charges[:0]
 	for i := range claims {
 		o := &claims[i]

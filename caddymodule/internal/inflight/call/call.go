@@ -522,8 +522,3 @@ func (s *sender) close() {
 	s.call.lost.Store(true)
 	s.spool.Close()
 }
-
-// Interface guards
-var (
-	_ context.Context = (*detached)(nil)
-)
