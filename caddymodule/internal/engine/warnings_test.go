@@ -6,7 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 const (
@@ -27,6 +29,17 @@ func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
 		s.Warned(t, untrustedWarning, 1)
 		s.Warned(t, looseWarning, 0)
 	}
+}
+
+// A site may move behind a CDN while Caddy runs.
+func TestSignsOfAProxyAreLookedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle site 100 1/s\n}"))
+		s.Engine().Proxies.Requests.Store(engine.WatchedRequests)
+		time.Sleep(2 * telemetry.SampleEvery)
+		s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
+		s.Warned(t, untrustedWarning, 1)
+	})
 }
 
 // A tunnel on the same machine, say, makes all visitors come from the address that is
