@@ -279,9 +279,7 @@ func (e *Engine) CleanUp() error {
 }
 
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
-func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
-	return s.MatchesBoth(e.Exempt)
-}
+func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) { return s.MatchesBoth(e.Exempt) }
 
 // Exempts implements limit.Env.
 func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
