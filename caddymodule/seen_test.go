@@ -61,6 +61,17 @@ func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
 	}
 }
 
+// A block everywhere would refuse requests of other handlers, too.
+func TestServerTimingMarksWhatABlockWouldRefuse(t *testing.T) {
+	s := servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 1h everywhere\nshadow server_timing\n}\n}\nthrottle /other other 10 1/s\n}")
+	c := s.From(servertest.Someone)
+	c.Get("/login")
+	c.Get("/login")
+	if got := c.Get("/other").Header().Values("Server-Timing"); !slices.Equal(got, []string{`throttle;desc="gate"`}) {
+		t.Errorf("got Server-Timing %q, want the mark of gate", got)
+	}
+}
+
 func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.Run(t, seenSite)

@@ -204,7 +204,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 				return Bucket{}, keyLacking
 			}
 		default:
-			if text, state = k.value(s, p); state == keyComplete && text == oddName {
+			if text, state = k.value(s, p); state == keyComplete && p.fold != nil && text == oddName {
 				state = keyOdd
 			}
 			if state != keyComplete {

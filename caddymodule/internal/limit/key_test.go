@@ -416,3 +416,14 @@ func TestAPreflightNeedsNoKey(t *testing.T) {
 		s.Stop()
 	}
 }
+
+// TestUnlistedValues: what nobody types is unlisted, too, unless it is a name of an account.
+func TestUnlistedValues(t *testing.T) {
+	for _, source := range []string{"query q plain", "query q", "{http.request.uri.query.q}", "query q method"} {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone z {\nkey "+source+" {\nunlisted refuse\n}\noverride gold 10 1/s\nlimit 3 1/d\n}\n}\nrespond ok\n}")
+		for value, want := range map[string]int{"gold": http.StatusOK, "iron": http.StatusTooManyRequests, "%00": http.StatusTooManyRequests, "@odd": http.StatusTooManyRequests} {
+			got := s.From(servertest.Someone).Get("/?q=" + value).Code
+			check.Equal(t, got, want, "%s: %s", source, value)
+		}
+	}
+}
