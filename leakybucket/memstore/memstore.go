@@ -128,7 +128,7 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 	}
 	sh.decided = now
 	at, kept := sh.find(hash, c)
-	if done = kept && sh.slots[at].isLevel(c, now); done {
+	if done = kept && sh.slots[at].plainFor(c, now); done {
 		if sh.slots[at].judge(c, now, d); d.Fits {
 			sh.pour(at, c, d)
 		}
@@ -173,7 +173,8 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 	return true
 }
 
-// nextShard returns the lowest of the shards of hashes above another one, or none.
+// nextShard returns the lowest of the shards of hashes above another one, or len(s.shards) if there
+// is none.
 func (s *Store) nextShard(hashes []uint64, above int) (next int) {
 	next = len(s.shards)
 	for _, hash := range hashes {
@@ -193,7 +194,7 @@ func (s *Store) lock(hashes []uint64) leakybucket.Instant {
 	return s.now()
 }
 
-// unlock unlocks the shards after a decision.
+// unlock unlocks the shards. None of them decides at an earlier instant from then on.
 func (s *Store) unlock(hashes []uint64, decided leakybucket.Instant) {
 	for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
 		s.shards[i].decided = decided
@@ -201,13 +202,13 @@ func (s *Store) unlock(hashes []uint64, decided leakybucket.Instant) {
 	}
 }
 
-// fewCharges need no memory of the heap.
+// fewCharges is how many charges are taken at most with what lies on the stack.
 const fewCharges = 4
 
 // takeMany takes several charges as one. With no room for new buckets it makes
 // room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
-	if len(charges) <= fewCharges && s.takeLevels(charges, decisions) {
+	if len(charges) <= fewCharges && s.takePlain(charges, decisions) {
 		return
 	}
 	t := scratches.Get().(*scratch)
@@ -225,9 +226,9 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	s.trim()
 }
 
-// takeLevels takes a few charges as one, if all their buckets are kept, differ, and are no more
-// than their levels, as most are. Otherwise it returns false.
-func (s *Store) takeLevels(charges []leakybucket.Charge, decisions []leakybucket.Decision) (done bool) {
+// takePlain takes a few charges as one, if all their buckets are kept, differ, and are plain, as most
+// are. Otherwise it returns false.
+func (s *Store) takePlain(charges []leakybucket.Charge, decisions []leakybucket.Decision) (done bool) {
 	var room [fewCharges]uint64
 	var at [fewCharges]int
 	hashes := s.hasher.charges(charges, room[:0])
@@ -235,7 +236,7 @@ func (s *Store) takeLevels(charges []leakybucket.Charge, decisions []leakybucket
 	defer s.unlock(hashes, now)
 	for i := range charges {
 		sh, kept := &s.shards[hashes[i]>>s.shift], false
-		if at[i], kept = sh.find(hashes[i], &charges[i]); !kept || !sh.slots[at[i]].isLevel(&charges[i], now) || slices.Contains(hashes[:i], hashes[i]) {
+		if at[i], kept = sh.find(hashes[i], &charges[i]); !kept || !sh.slots[at[i]].plainFor(&charges[i], now) || slices.Contains(hashes[:i], hashes[i]) {
 			return false
 		}
 		sh.slots[at[i]].judge(&charges[i], now, &decisions[i])
@@ -250,7 +251,7 @@ func (s *Store) takeLevels(charges []leakybucket.Charge, decisions []leakybucket
 	return true
 }
 
-// A scratch is the reusable memory of tryMany.
+// A scratch is the reusable memory of takeMany, between its tries.
 type scratch struct {
 	hashes  []uint64
 	read    []leakybucket.State // of the buckets as they were found

@@ -214,19 +214,19 @@ func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) 
 	}
 }
 
-// isLevel reports whether the bucket of a slot, for this charge, is no more than its level: it keeps
-// no block, may begin none, and was written with the leak of the charge, at now or before.
-func (s *slot) isLevel(c *leakybucket.Charge, now leakybucket.Instant) bool {
+// plainFor reports whether a decision about a charge needs nothing of a slot but its level: the bucket
+// keeps no block, may begin none, and was written with the leak of the charge, at now or before.
+func (s *slot) plainFor(c *leakybucket.Charge, now leakybucket.Instant) bool {
 	return c.Block == nil && s.zone&blockedBit == 0 && s.leak == c.Limit.Leak && s.at <= now
 }
 
-// judge is [leakybucket.Charge.Judge] for such a bucket, without a copy of its state.
+// judge is [leakybucket.Charge.Judge] for a plain bucket, without a copy of its state.
 func (s *slot) judge(c *leakybucket.Charge, now leakybucket.Instant, d *leakybucket.Decision) {
 	found := max(0, s.level-s.leak*(float64(now-s.at)/1e6))
 	*d = leakybucket.Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).Fits(found, c.Cost)}
 }
 
-// pour pours a charge into such a bucket, as it was judged, unless it is a probe.
+// pour pours a charge into a plain bucket, as it was judged, unless it is a probe.
 func (sh *shard) pour(at int, c *leakybucket.Charge, d *leakybucket.Decision) {
 	if c.Probe {
 		return

@@ -192,8 +192,9 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 		{"limit", `{"zone": "nets", "key": "203.0.0.0/16", "limit": "deny"}`, 400, ""},
 		{"limit", `{"zone": "pages", "key": "203.0.113.0/24", "limit": "deny"}`, 400, ""},
 		{"limit", `{"zone": "pages", "key": "203.0.113.7/32", "limit": "deny"}`, 200, ""},
-		{"limit", `{"zone": "pages", "key": "203.0.113", "limit": "deny"}`, 400, ""}, // no address at all
-		{"unlimit", `{"zone": "pages", "key": "203.0.113"}`, 200, ""},                // nothing
+		{"limit", `{"zone": "pages", "key": "203.0.113", "limit": "deny"}`, 400, ""},  // no address at all
+		{"unlimit", `{"zone": "pages", "key": "203.0.113"}`, 200, ""},                 // nothing
+		{"limit", `{"zone": "pages", "key": "invalid IP", "limit": "deny"}`, 400, ""}, // as an address that is none prints
 		{"limit", `{"zone": "tenants", "key": "acme", "limit": "deny"}`, 400, ""},
 		{"limit", `{"zone": "tenants", "key": "pro/acme", "limit": "deny"}`, 400, ""},
 		{"limit", `{"zone": "tenants", "key": "` + digest + `", "limit": "deny"}`, 400, ""},

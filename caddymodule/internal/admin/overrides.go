@@ -94,7 +94,7 @@ func limitEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.Ent
 	if policy := z.Unlisted(key); key != "" && policy != "" {
 		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
-	if key != "" && !z.Names(key) {
+	if key != "" && !z.CanHave(key) {
 		return entry, badRequest("invalid key %q: zone %q can have no such bucket: give the whole key as the access log shows it, such as 203.0.113.7 or @sha256:.../@sha256:...", key, z.Name)
 	}
 	return entry, nil

@@ -52,7 +52,7 @@ func joinControl() *control {
 	})
 }
 
-// newestApp is the last of the apps in the control, or nil. Listeners read it, for which a
+// newestApp is the last of the apps in the control, or nil. Listeners read it, too, for which a
 // lock at each connection and packet would cost too much.
 var newestApp atomic.Pointer[Engine]
 

@@ -39,7 +39,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
 			h.headers = append(h.headers, z.Settle.Name)
 		}
-		h.Follows = h.Follows || !z.EndsAtAdmission() || z.MarksResponses()
+		h.Follows = h.Follows || !z.EndsAtAdmission()
 		if z.namesPlaceholders() {
 			e.ReadVerdicts(ctx)
 		}
@@ -63,7 +63,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		shared.Refused = true // unless it is passed on: a matcher or the store may panic
 	}
 	concerned, failed := h.Concerns(r)
-	var v *limit.Verdict // nil if nobody needs to know more of a request that is admitted
+	var v *limit.Verdict // nil if the request is free, or nobody needs to know more of it
 	if concerned && !free {
 		if h.app.Shared != nil {
 			h.app.Shared.Hold() // since what uses it may outlive the config

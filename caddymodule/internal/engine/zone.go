@@ -80,14 +80,15 @@ func (l *ZoneState) Destruct() error { return nil }
 // onceWarnings remembers which warnings about requests a config has logged. Each is
 // logged once.
 type onceWarnings struct {
-	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests; from 0 again every ten seconds
+	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
 
 	warner *zap.Logger
 
 	untrusted, loose, noAddress sync.Once
 }
 
-// WatchedRequests is in how many requests signs are looked for. What shows none there is rare.
+// WatchedRequests is in how many requests signs are looked for in each [telemetry.SampleEvery]. What
+// shows none there is rare.
 const WatchedRequests = 1000
 
 // once logs a warning the first time.
@@ -96,7 +97,7 @@ func (o *onceWarnings) once(first *sync.Once, warning string, fields ...zap.Fiel
 }
 
 // look logs a warning if client addresses are probably wrong, because
-// trusted_proxies is missing or not strict.
+// trusted_proxies is missing or not strict. It is for the first WatchedRequests.
 func (o *onceWarnings) look(s *limit.Subject) {
 	o.Requests.Add(1)
 	r := s.Request

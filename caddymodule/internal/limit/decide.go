@@ -24,7 +24,7 @@ type Directive struct {
 	Server *Server // in whose routes the handler is; nil outside of the HTTP app
 
 	Announces bool // responses get the rate-limit headers
-	Follows   bool // a zone has more to do with requests that were admitted, or shows its verdicts
+	Follows   bool // a zone has more to do with requests that were admitted
 }
 
 // A Server is what handlers know of the server that they are in, and of the routes there that one
@@ -44,13 +44,8 @@ func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 // ErrorOf returns the error of a request in an error route, or nil elsewhere.
 func (s *Server) ErrorOf(r *http.Request) (err error) {
 	if s == nil || s.ErrorRoutes {
-		err = errorOf(r)
+		err, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	}
-	return err
-}
-
-func errorOf(r *http.Request) (err error) {
-	err, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	return err
 }
 
@@ -62,7 +57,8 @@ type Env interface {
 	// Overrides are what was changed at run time: bans, limits and switches.
 	Overrides() *override.Set
 
-	// Exempts reports whether no zone is to charge the request. It is asked first.
+	// Exempts reports whether no zone is to charge the request. It is asked first, once about each
+	// request, in which it also looks for signs of a proxy.
 	Exempts(*Subject) (bool, error)
 
 	// Everywhere returns the zones whose blocks hold everywhere, or nil if none runs.
@@ -188,11 +184,11 @@ func (a *evaluation) decideLater() (v *Verdict, err error) {
 // is that of a matcher with which the request fails.
 func (a *evaluation) claim(failed error) error {
 	exempt, err := a.env.Exempts(&a.Subject)
-	if err != nil {
+	if err != nil { // here, since matcherError is not inlined
 		failed = cmp.Or(failed, matcherError("exempt in the global options", err))
 	}
 	switch {
-	case exempt && failed == nil, failed == nil && a.Overrides != nil && a.claimBan():
+	case failed == nil && (exempt || a.Overrides != nil && a.claimBan()):
 		return nil
 	case !exempt:
 		for _, z := range a.env.Everywhere() {

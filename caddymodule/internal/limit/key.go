@@ -18,9 +18,10 @@ import (
 
 // Key says what identifies a request's bucket.
 type Key struct {
-	byIPv4 bool              // the key is a whole IPv4 address, and no override names any
-	asSent bool              // the key is one text as it is read, and likewise
-	limit  leakybucket.Limit // the zone's own
+	// What each request reads lies first.
+	byIPv4   bool              // the key is the client's address, all of it over IPv4, and there are no overrides
+	verbatim bool              // the key has one part, neither folded nor digested, and there are no overrides
+	limit    leakybucket.Limit // the zone's own
 
 	// The values of a request that name its bucket. Default: the client's address. If
 	// clients choose all values, they can get a fresh bucket with every request: then
@@ -127,7 +128,7 @@ type part struct {
 	field    string                // the name of a form field, which is wanted as
 	wanted   form.Field            // in the plan
 	read     func(*Subject) string // any other source; "" is missing
-	template Template              // a text with placeholders
+	template Template              // a text with placeholders, of at least two pieces
 
 	// Fold turns the spellings of one name into one text. It is nil for parts that
 	// are no names.
@@ -165,7 +166,7 @@ func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	switch {
 	case k.byIPv4 && s.Address().Is4(): // which has one spelling, so nothing need be built
 		found.Name, found.Address = s.text, true
-	case k.asSent:
+	case k.verbatim:
 		var room [64]byte
 		if text := k.parts[0].read(s); string(bucketkey.AppendPart(room[:0], text)) == text {
 			found.Name = text

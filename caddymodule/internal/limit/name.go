@@ -165,16 +165,17 @@ func (z *Zone) OverrideOf(name string) perkey.Entry {
 // Unlisted returns the policy for requests whose key has a name, if that is one and no
 // override lists it. They are not charged to the bucket of that name.
 func (z *Zone) Unlisted(name string) Policy {
-	parts, named := z.partsOf(name)
-	if e := z.Key.Overrides.Lookup(parts); named && !e.Listed() {
-		return z.Key.Unlisted
+	if parts, named := z.partsOf(name); named {
+		if e := z.Key.Overrides.Lookup(parts); !e.Listed() {
+			return z.Key.Unlisted
+		}
 	}
 	return ""
 }
 
-// Names reports whether a bucket of the zone can have this name, by its parts or as one that
+// CanHave reports whether a bucket of the zone may have this name, by its parts or as one that
 // several keys share.
-func (z *Zone) Names(name string) bool {
+func (z *Zone) CanHave(name string) bool {
 	_, named := z.partsOf(name)
 	return named || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@sha256:")
 }
@@ -189,15 +190,20 @@ func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 		if len(segments) < n {
 			return nil, false
 		}
+		if p.clientIP {
+			spelled, network, ok := z.Key.spell(p, segments[0])
+			if !ok || spelled != segments[0] {
+				return nil, false
+			}
+			parts, segments = append(parts, network), segments[1:]
+			continue
+		}
 		part := perkey.Part{}
 		for _, segment := range segments[:n] {
-			digest, digested := bucketkey.ParseDigest(segment)
-			switch addr, _ := netip.ParseAddr(segment); {
-			case p.clientIP && z.Key.network(addr).Addr().String() == segment:
-				part.Network = z.Key.network(addr)
-			case digested && n == 1 && !p.clientIP:
+			switch digest, digested := bucketkey.ParseDigest(segment); {
+			case digested && n == 1:
 				part.Digest = digest
-			case p.clientIP || p.digest || !digested && strings.HasPrefix(segment, "@"):
+			case p.digest || !digested && strings.HasPrefix(segment, "@"):
 				return nil, false
 			}
 			plain, err := url.PathUnescape(segment)
@@ -208,5 +214,5 @@ func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 		}
 		parts, segments = append(parts, part), segments[n:]
 	}
-	return parts, len(segments) == 0 || segments[0] == "@device"
+	return parts, len(segments) == 0 || segments[0] == "@device" // see [deviceKey]
 }

@@ -210,8 +210,8 @@ func (k KeySource) compile(key *Key, digest bool) (part, error) {
 		return none, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
 	}
 	template, err := parseTemplate(k.Source)
-	if len(template) == 1 {
-		return part{read: template[0].read}, err
+	if len(template) == 1 { // a placeholder alone is read like any other source
+		return part{read: template[0].read}, nil
 	}
 	return part{template: template}, err
 }

@@ -212,6 +212,7 @@ func judged(r *http.Request) *http.Request {
 	return asUpstream(r)
 }
 
+// asUpstream is judged for unusual methods.
 func asUpstream(r *http.Request) *http.Request {
 	method := r.Method
 	switch method {

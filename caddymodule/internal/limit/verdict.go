@@ -385,7 +385,7 @@ func (o *Outcome) overflow() Reason {
 // use.
 type Reporter interface {
 	// Decided is called once for each outcome, when it is final, unless Admitted is. header is that of the
-	// response; it is nil if the zone marks none.
+	// response, or nil if an error ends the request.
 	Decided(o *Outcome, r *http.Request, now time.Time, header http.Header)
 
 	// Admitted counts a charge that fits, of a request of which nobody wants to know more.

@@ -3,6 +3,9 @@
 // A [Zone] is its JSON with what is compiled of it. Begin with [Decide]: the zones make claims,
 // the store is asked once about all of them, and a [Verdict] says what came out, if anybody needs
 // to know. It writes no responses.
+//
+// A function with a twin, such as cost and costOfLines, answers what is usual, and is small, so that a
+// plain request enters few functions: see bench/README.md.
 package limit
 
 import (
@@ -193,7 +196,7 @@ func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float6
 	if z.Delay != nil {
 		c.Undelayed = z.Delay.Undelayed
 	}
-	if z.Delay != nil || z.Settle != nil {
+	if z.Delay != nil || z.Settle != nil { // else these stay zero
 		c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
 	}
 }

@@ -84,11 +84,9 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	t.admitted = t.decided[limit.Admitted][limit.None]
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
+	t.refusals[limit.Refused] = &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	t.refusals[limit.ShadowRefused] = &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests"}
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
-		t.refusals[d] = &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
-		if d == limit.ShadowRefused {
-			t.refusals[d].Begins, t.refusals[d].Refused = "zone would begin to refuse requests", "zone would have refused requests"
-		}
 		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused}
 		if compiled.Block != nil {
 			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
@@ -132,7 +130,7 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 			t.facts.sample(o.Key, client)
 		}
 	}
-	if t.zone.MarksResponses() && d == limit.ShadowRefused && header != nil {
+	if t.zone.MarksResponses() && d == limit.ShadowRefused {
 		t.mark(header, r)
 	}
 	t.refusals[d].Note(o.Key)
@@ -151,7 +149,7 @@ func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
 	}
 }
 
-// sample counts a charge that fits, of which there may be many, for so many of them.
+// sample counts a charge that fits as so many of them.
 func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
 	client := clientIP(r)
 	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
