@@ -12,8 +12,7 @@
 // the outage is over. With the policy [Local], a key has a bucket in this node's memory
 // meanwhile, with this node's share of the limit: capacity and leak divided by the number of
 // nodes, and never less capacity than the zone's largest constant cost, or than the cost asked
-// for. The local bucket
-// starts empty, and is kept for the next outage. The store is told nothing afterwards: its
+// for. The local bucket starts empty, and is kept for the next outage. The store is told nothing afterwards: its
 // buckets are what they were, less what has leaked. So around outages a client gets at most
 // what the shared bucket admits, plus, on each node, what one local bucket admits. A node that
 // is killed in an outage starts its share anew.

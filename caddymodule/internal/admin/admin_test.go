@@ -202,6 +202,7 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 		{"limit", `{"zone": "hosts", "key": "2001:db8::7/example.com", "limit": "deny"}`, 400, ""}, // the /64 is 2001:db8::
 		{"limit", `{"zone": "hosts", "key": "2001:db8::/example.com", "limit": "deny"}`, 200, ""},
 		{"limit", `{"zone": "hosts", "key": "@client_ip/203.0.113.7", "limit": "deny"}`, 200, ""},
+		{"limit", `{"zone": "hosts", "key": "@shared", "limit": "deny"}`, 400, ""}, // it is @share
 	} {
 		var got struct{ Network string }
 		status := s.Admin(http.MethodPost, "/throttle/"+step.call, step.body, &got)

@@ -202,7 +202,7 @@ func (a *evaluation) claim(failed error) error {
 		err := failed
 		switch {
 		case err != nil:
-		case len(z.Match)+len(z.Exempt)+len(z.Static) == 0: // all requests concern it
+		case z.concernsAll():
 			err = a.claimFor(z)
 		default:
 			err = a.claimOf(z)

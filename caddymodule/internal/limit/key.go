@@ -185,7 +185,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 	var nameRoom [128]byte
 	var partsRoom [2]perkey.Part
 	name, parts := nameRoom[:0], partsRoom[:0]
-	account, text := "", ""
+	plain, account, text := k.Overrides.Empty(), "", ""
 	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
@@ -221,7 +221,9 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 				name = bucketkey.AppendPart(name, text)
 			}
 		}
-		parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
+		if !plain {
+			parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
+		}
 	}
 	e := k.Overrides.Lookup(parts)
 	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), Account: account, own: true}

@@ -94,15 +94,11 @@ func (s *Subject) TrustedPeer() bool {
 // request has none.
 func (s *Subject) Address() netip.Addr {
 	if !s.parsed {
-		s.parseAddress()
+		s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
+		s.addr, _ = netip.ParseAddr(s.text)
+		s.parsed = true
 	}
 	return s.addr
-}
-
-func (s *Subject) parseAddress() {
-	s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
-	s.addr, _ = netip.ParseAddr(s.text)
-	s.parsed = true
 }
 
 // Ban returns the ban of the client, or nil if none holds.
@@ -188,10 +184,8 @@ const includeAddr = "127.0.0.1:10000"
 // its answer in another one. Requests from sockets have a local address in their context, which no
 // header can take away.
 func Included(r *http.Request) bool {
-	return r.RemoteAddr == includeAddr && !fromSocket(r)
+	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
 }
-
-func fromSocket(r *http.Request) bool { return r.Context().Value(http.LocalAddrContextKey) != nil }
 
 // Early reports whether a request came before the handshake was complete, which TLS
 // 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address

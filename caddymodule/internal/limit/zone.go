@@ -232,6 +232,9 @@ const (
 	Concerned
 )
 
+// concernsAll reports whether the zone charges all requests.
+func (z *Zone) concernsAll() bool { return len(z.Match)+len(z.Exempt)+len(z.Static) == 0 }
+
 // Concerns reports whether the zone charges a request, and if not, why. The error is that of
 // a matcher.
 func (z *Zone) Concerns(s *Subject) (Concern, error) {

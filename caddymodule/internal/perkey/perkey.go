@@ -260,6 +260,10 @@ func (n *node) network(network netip.Prefix) *node {
 	return child(&n.networks, network)
 }
 
+// Empty reports whether there are no overrides, so that no key needs to be looked
+// up.
+func (t *Table) Empty() bool { return t.root.texts == nil && t.root.networks == nil }
+
 // Lookup returns what holds for a key. The override with the most leading parts
 // decides. Among several of these an exact address goes before a network, and a narrow
 // network before a wide one.

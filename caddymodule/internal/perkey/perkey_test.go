@@ -82,6 +82,10 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 
 func TestATableWithoutOverridesAnswersTheOwnLimit(t *testing.T) {
 	runLookups(t, "at", nil, []lookup{{"203.0.113.7 login", "own"}})
+	table, _ := NewTable(tableOf("at"))
+	check.That(t, table.Empty(), "table without overrides: got not plain, want plain")
+	table, _ = NewTable(tableOf("at", "203.0.113.7 -> gold"))
+	check.That(t, !table.Empty(), "table with an override: got plain, want not")
 }
 
 func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
