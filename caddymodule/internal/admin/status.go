@@ -51,7 +51,7 @@ func answerZones(e *engine.Engine) any {
 	for _, name := range slices.Sorted(maps.Keys(e.InFlight)) {
 		l := e.InFlight[name]
 		mode := "enforcing"
-		if l.InShadow() {
+		if l.InShadow(set) {
 			mode = "shadow"
 		}
 		load := l.State.Gate.Load()

@@ -281,15 +281,20 @@ func (e *Engine) CleanUp() error {
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
 func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) { return s.MatchesBoth(e.Exempt) }
 
-// Exempts implements limit.Env.
-func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
+// Prepare implements limit.Env.
+func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zone, err error) {
+	s.Overrides = e.Overrides()
 	if e.Proxies.Requests.Load() < WatchedRequests {
 		e.Proxies.look(s) // also if the proxy's own address is exempt
 	}
 	if len(e.watchers) > 0 {
 		e.notifyForwards(s)
 	}
-	return e.ExemptsGlobally(s)
+	if len(e.Blockers) > 0 && e.AnyBlock() {
+		everywhere = e.Blockers
+	}
+	exempt, err = e.ExemptsGlobally(s)
+	return exempt, everywhere, err
 }
 
 // NoAddress implements limit.Env.
@@ -297,7 +302,7 @@ func (e *Engine) NoAddress() {
 	e.Proxies.once(&e.Proxies.noAddress, "requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
 }
 
-// Overrides implements limit.Env.
+// Overrides are what was changed at run time: bans, limits and switches; nil if nothing was.
 func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 
 // exiting ends when the process is about to end. Then waiting requests are

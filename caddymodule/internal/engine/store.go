@@ -48,14 +48,6 @@ func (e *Engine) Correct(due []leakybucket.Settlement) {
 	}
 }
 
-// Everywhere implements limit.Env.
-func (e *Engine) Everywhere() []*limit.Zone {
-	if len(e.Blockers) == 0 || !e.AnyBlock() {
-		return nil
-	}
-	return e.Blockers
-}
-
 // A knower is a store that knows blocks without asking another one.
 type knower interface {
 	AnyBlock() bool

@@ -65,7 +65,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // answer answers a request that needs a slot, or for which a matcher has failed. In an error route,
 // erred is the error.
 func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed, erred error) error {
-	shadow := v.InShadow()
+	shadow := v.InShadow(v.subject.Overrides)
 	if failed != nil {
 		v.counts.failed(failed, !shadow)
 		if shadow {
@@ -96,14 +96,15 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	if limit.Included(s.Request) {
 		return false, nil // it is a part of a page, and needs no other slot than that
 	}
+	exempt, _, failed := h.Env.Prepare(s)
 	if h.match != nil {
 		if match, err := s.MatchesEither(h.match); err != nil || !match {
 			return false, err
 		}
 	}
 	h.ranks.strip(s.Request.Header)
-	if exempt, err := h.Env.Exempts(s); err != nil || exempt {
-		return false, err
+	if failed != nil || exempt {
+		return false, failed
 	}
 	if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
 		return false, err

@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -144,7 +145,6 @@ func (l *Limit) Leave() error { return stores.Leave(poolPrefix + l.Name) }
 func (l *Limit) Started() { l.State.Gate.SetLimits(l.limits) }
 
 // InShadow reports whether the limit only counts, by the config or by a switch at run time.
-func (l *Limit) InShadow() bool {
-	overrides := l.Env.Overrides()
+func (l *Limit) InShadow(overrides *override.Set) bool {
 	return l.Shadow || overrides != nil && overrides.Shadow(l.Name, time.Now())
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -42,10 +41,15 @@ type Server struct {
 func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 
 // ErrorOf returns the error of a request in an error route, or nil elsewhere.
-func (s *Server) ErrorOf(r *http.Request) (err error) {
-	if s == nil || s.ErrorRoutes {
-		err, _ = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+func (s *Server) ErrorOf(r *http.Request) error {
+	if s != nil && !s.ErrorRoutes {
+		return nil
 	}
+	return errorOf(r)
+}
+
+func errorOf(r *http.Request) error {
+	err, _ := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	return err
 }
 
@@ -54,15 +58,10 @@ func (s *Server) readsVerdicts() bool { return s == nil || s.ReadsVerdicts }
 // An Env is what lies outside of a request and the zones of its handler. Its methods are
 // called by many goroutines.
 type Env interface {
-	// Overrides are what was changed at run time: bans, limits and switches.
-	Overrides() *override.Set
-
-	// Exempts reports whether no zone is to charge the request. It is asked first, once about each
-	// request, in which it also looks for signs of a proxy.
-	Exempts(*Subject) (bool, error)
-
-	// Everywhere returns the zones whose blocks hold everywhere, or nil if none runs.
-	Everywhere() []*Zone
+	// Prepare is called first, once about each request. It sets the Subject's Overrides, looks for
+	// signs of a proxy, and says whether no zone is to charge the request, and which zones have blocks
+	// that hold everywhere, if any runs.
+	Prepare(*Subject) (exempt bool, everywhere []*Zone, err error)
 
 	// ConfirmedBlock returns the block that runs now for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
@@ -119,7 +118,6 @@ func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evalu
 		a.Outcomes = a.room[:0]
 	}
 	a.Look(r)
-	a.Overrides = env.Overrides()
 	a.Directive, a.env, a.now = d, env, now
 	return a
 }
@@ -183,7 +181,7 @@ func (a *evaluation) decideLater() (v *Verdict, err error) {
 // them come what exempts it from all zones, bans, and blocks that hold everywhere. The error
 // is that of a matcher with which the request fails.
 func (a *evaluation) claim(failed error) error {
-	exempt, err := a.env.Exempts(&a.Subject)
+	exempt, everywhere, err := a.env.Prepare(&a.Subject)
 	if err != nil { // here, since matcherError is not inlined
 		failed = cmp.Or(failed, matcherError("exempt in the global options", err))
 	}
@@ -191,7 +189,7 @@ func (a *evaluation) claim(failed error) error {
 	case failed == nil && (exempt || a.Overrides != nil && a.claimBan()):
 		return nil
 	case !exempt:
-		for _, z := range a.env.Everywhere() {
+		for _, z := range everywhere {
 			a.claimBlock(z)
 		}
 	}

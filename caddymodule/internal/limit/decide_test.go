@@ -34,14 +34,13 @@ type fakeEnv struct {
 	bodies     *body.Store
 }
 
-func (e *fakeEnv) note(what string)         { e.asked = append(e.asked, what) }
-func (e *fakeEnv) Overrides() *override.Set { return e.banned }
-func (e *fakeEnv) Everywhere() []*Zone      { return e.everywhere }
-func (e *fakeEnv) NoAddress()               { e.note("no address") }
+func (e *fakeEnv) note(what string) { e.asked = append(e.asked, what) }
+func (e *fakeEnv) NoAddress()       { e.note("no address") }
 
-func (e *fakeEnv) Exempts(*Subject) (bool, error) {
+func (e *fakeEnv) Prepare(s *Subject) (bool, []*Zone, error) {
 	e.note("exempt")
-	return e.exempt, e.exemptErr
+	s.Overrides = e.banned
+	return e.exempt, e.everywhere, e.exemptErr
 }
 
 func (e *fakeEnv) ConfirmedBlock(_ context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool) {

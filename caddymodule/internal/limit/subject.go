@@ -184,8 +184,10 @@ const includeAddr = "127.0.0.1:10000"
 // its answer in another one. Requests from sockets have a local address in their context, which no
 // header can take away.
 func Included(r *http.Request) bool {
-	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
+	return r.RemoteAddr == includeAddr && !fromSocket(r)
 }
+
+func fromSocket(r *http.Request) bool { return r.Context().Value(http.LocalAddrContextKey) != nil }
 
 // Early reports whether a request came before the handshake was complete, which TLS
 // 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address
@@ -310,6 +312,13 @@ func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
 
 // MatchesBoth reports whether one of the sets holds for both addresses of the request.
 func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
+	if len(sets) == 0 {
+		return false, nil
+	}
+	return s.matchesBoth(sets)
+}
+
+func (s *Subject) matchesBoth(sets Matchers) (bool, error) {
 	for _, set := range sets {
 		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
