@@ -293,7 +293,9 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if len(e.Blockers) > 0 && e.AnyBlock() {
 		everywhere = e.Blockers
 	}
-	exempt, err = e.ExemptsGlobally(s)
+	if e.Exempt != nil {
+		exempt, err = e.ExemptsGlobally(s)
+	}
 	return exempt, everywhere, err
 }
 

@@ -83,11 +83,11 @@ func (e *Engine) ConfirmedBlock(ctx context.Context, now time.Time, c *leakybuck
 
 // Take implements limit.Env.
 func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	if err := e.Store.Take(ctx, charges, decisions); err != nil {
+	err := e.Store.Take(ctx, charges, decisions)
+	if err != nil {
 		e.Logger.Error("asking the store; the request passes", zap.Error(err))
-		return err
 	}
-	return nil
+	return err
 }
 
 // Bodies implements limit.Env.

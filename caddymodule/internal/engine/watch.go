@@ -124,11 +124,7 @@ func refusedWhole(v *limit.Verdict, peer netip.Addr) *limit.Outcome {
 // that is nothing but this client.
 func blocksOnly(o *limit.Outcome, peer netip.Addr) bool {
 	z := o.Zone
-	bits := z.Key.IPv4
-	if peer.Is6() {
-		bits = z.Key.IPv6
-	}
-	return z.BlocksEverywhere() && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
+	return z.BlocksEverywhere() && (peer.Is4() && z.Key.IPv4 == 32 || peer.Is6() && z.Key.IPv6 >= 64) &&
 		o.Key == bucketkey.ClientPrefix(peer, z.Key.IPv4, z.Key.IPv6).Addr().String()
 }
 

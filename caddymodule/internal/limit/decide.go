@@ -41,11 +41,11 @@ type Server struct {
 func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 
 // ErrorOf returns the error of a request in an error route, or nil elsewhere.
-func (s *Server) ErrorOf(r *http.Request) error {
-	if s != nil && !s.ErrorRoutes {
-		return nil
+func (s *Server) ErrorOf(r *http.Request) (err error) {
+	if s == nil || s.ErrorRoutes {
+		err = errorOf(r)
 	}
-	return errorOf(r)
+	return err
 }
 
 func errorOf(r *http.Request) error {
@@ -427,15 +427,10 @@ type exemption struct {
 func (a *evaluation) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
 	k, why, skip := z.Find(&a.Subject)
-	if why != None || skip || k.Rule != perkey.Limited {
-		return e
+	if cost, _, err := z.cost(&a.Subject, k.Limit); err == nil && why == None && !skip && k.Rule == perkey.Limited {
+		z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
+		e.charge.Debt = 0 // nothing was reserved that a response corrects
 	}
-	cost, _, err := z.cost(&a.Subject, k.Limit)
-	if err != nil {
-		return e
-	}
-	z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
-	e.charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }
 
@@ -540,7 +535,8 @@ func (a *evaluation) conclude() *Verdict {
 	if a.NoAddress {
 		a.env.NoAddress()
 	}
-	nests, logs := a.Server.Nests(), a.logs()
+	nests := a.Server.Nests()
+	logs := a.Server != nil && a.Server.Logs != nil && a.Vars[caddyhttp.LogSkipVar] != true // as far as is known
 	counted := !a.overflows && !nests && !logs && !a.wanted()
 	v, n := a.Verdict, 0
 	for i := range v.Outcomes {
@@ -610,9 +606,4 @@ func (a *evaluation) conclusion(o *Outcome) {
 // the access log.
 func (a *evaluation) wanted() bool {
 	return a.Follows || a.Announces || a.Body != nil || a.static != nil || a.Server.readsVerdicts()
-}
-
-// logs reports whether the request will be in an access log, as far as is known.
-func (a *evaluation) logs() bool {
-	return a.Server != nil && a.Server.Logs != nil && a.Vars[caddyhttp.LogSkipVar] != true
 }

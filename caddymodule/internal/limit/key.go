@@ -164,8 +164,10 @@ const (
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	switch {
-	case k.byIPv4 && s.Address().Is4(): // which has one spelling, so nothing need be built
-		found.Name, found.Address = s.text, true
+	case k.byIPv4: // which has one spelling, so nothing need be built
+		if text, is := s.IPv4(); is {
+			found.Name, found.Address = text, true
+		}
 	case k.verbatim:
 		var room [64]byte
 		if text := k.parts[0].read(s); string(bucketkey.AppendPart(room[:0], text)) == text {

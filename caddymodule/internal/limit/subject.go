@@ -50,8 +50,7 @@ type Subject struct {
 // A client is the address that a request comes from.
 type client struct {
 	addr   netip.Addr
-	text   string // of addr, as Caddy found it
-	parsed bool   // addr and text are set
+	parsed bool // addr is set
 }
 
 // The addresses of a request are what it asks for.
@@ -94,11 +93,19 @@ func (s *Subject) TrustedPeer() bool {
 // request has none.
 func (s *Subject) Address() netip.Addr {
 	if !s.parsed {
-		s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
-		s.addr, _ = netip.ParseAddr(s.text)
+		text, _ := s.Vars[caddyhttp.ClientIPVarKey].(string)
+		s.addr, _ = netip.ParseAddr(text)
 		s.parsed = true
 	}
 	return s.addr
+}
+
+// IPv4 returns the client's address as Caddy found it, and whether it is one of IPv4. That of the
+// connection itself the server has written, so it need not be parsed.
+func (s *Subject) IPv4() (text string, is bool) {
+	text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
+	port, peer := strings.CutPrefix(s.Request.RemoteAddr, text)
+	return text, text != "" && peer && strings.HasPrefix(port, ":") || s.Address().Is4()
 }
 
 // Ban returns the ban of the client, or nil if none holds.
@@ -312,13 +319,6 @@ func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
 
 // MatchesBoth reports whether one of the sets holds for both addresses of the request.
 func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
-	if len(sets) == 0 {
-		return false, nil
-	}
-	return s.matchesBoth(sets)
-}
-
-func (s *Subject) matchesBoth(sets Matchers) (bool, error) {
 	for _, set := range sets {
 		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {

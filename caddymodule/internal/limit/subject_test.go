@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
@@ -28,6 +30,31 @@ func TestWebSocketsThatOpenWithCONNECTAreGETAtTheUpstream(t *testing.T) {
 		if got := judged(&test.r).Method; got != test.want {
 			t.Errorf("%+v: got %s, want %s", test.r, got, test.want)
 		}
+	}
+}
+
+// TestIPv4 asks for the client's address, which Caddy writes into client_ip, and `vars` may.
+func TestIPv4(t *testing.T) {
+	for _, test := range []struct {
+		peer, client string
+		want         bool
+	}{
+		{"203.0.113.7:1234", "203.0.113.7", true},
+		{"192.0.2.1:1234", "203.0.113.7", true}, // of a proxy
+		{"[2001:db8::1]:1234", "2001:db8::1", false},
+		{"[2001:db8::1]:1234", "203.0.113.7", true},
+		{"[::ffff:203.0.113.7]:1234", "::ffff:203.0.113.7", false},
+		{"203.0.113.7:1234", "203", false},
+		{"203.0.113.7:1234", "203.0.113.07", false},
+		{"203.0.113.7:1234", "203.0.113.7:1234", false},
+		{"203.0.113.7:1234", "", false},
+		{":1234", "", false},
+		{"@", "", false},
+		{"@", "@", false},
+	} {
+		s := Subject{Request: &http.Request{RemoteAddr: test.peer}, Vars: map[string]any{caddyhttp.ClientIPVarKey: test.client}}
+		text, is := s.IPv4()
+		check.That(t, is == test.want && text == test.client, "peer %s, client %s: got %q, %v", test.peer, test.client, text, is)
 	}
 }
 

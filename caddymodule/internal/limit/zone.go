@@ -193,16 +193,12 @@ func (z *Zone) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float
 func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float64) {
 	c.Zone, c.Key, c.Shadow, c.Limit, c.Cost = z.Name, k.Name, shadow, k.Limit, cost
 	c.Block = z.ladder
-	if z.Delay != nil || z.Settle != nil { // else these stay zero
-		z.setTerms(c)
-	}
-}
-
-func (z *Zone) setTerms(c *leakybucket.Charge) {
 	if z.Delay != nil {
 		c.Undelayed = z.Delay.Undelayed
 	}
-	c.Debt, c.Ceiling, c.Probe = z.Terms(c.Limit, c.Cost)
+	if z.Delay != nil || z.Settle != nil { // else these stay zero
+		c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
+	}
 }
 
 // Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
