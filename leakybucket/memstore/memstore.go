@@ -89,36 +89,35 @@ func New(o Options) *Store {
 // Take implements [leakybucket.Store].
 func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	for i := range charges {
-		if err := checkName(&charges[i]); err != nil {
-			return err
+		if tooLong(&charges[i]) {
+			return errTooLong(&charges[i])
 		}
 	}
-	if len(charges) == 1 {
-		s.takeOne(s.hasher.charge(&charges[0]), &charges[0], &decisions[0])
-	} else {
+	if len(charges) > 1 {
 		s.takeMany(charges, decisions)
+	} else if len(charges) == 1 {
+		if c, d, hash := &charges[0], &decisions[0], s.hasher.charge(&charges[0]); !s.tryOne(hash, c, d, 0) {
+			s.takeAnew(hash, c, d)
+		}
 	}
 	return nil
 }
 
-func checkName(c *leakybucket.Charge) error {
-	if len(c.Zone)+len(c.Key) > longestName {
-		return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
-	}
-	return nil
+func tooLong(c *leakybucket.Charge) bool { return len(c.Zone)+len(c.Key) > longestName }
+
+func errTooLong(c *leakybucket.Charge) error {
+	return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
 }
 
-// takeOne takes one charge. With no room for a new bucket it makes room, and then
-// begins anew.
-func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision) {
-	if !s.tryOne(hash, c, d, 0) {
-		s.makeRoom(1)
-		s.tryOne(hash, c, d, 1)
-		s.trim()
-	}
+// takeAnew makes room for a new bucket, and then takes the charge that had none.
+func (s *Store) takeAnew(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision) {
+	s.makeRoom(1)
+	s.tryOne(hash, c, d, 1)
+	s.trim()
 }
 
-// tryOne unlocks without defer, which would take 2 % of a decision.
+// tryOne takes a charge, unless there is no room for a new bucket. It unlocks without defer, which
+// would take 2 % of a decision.
 func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
 	now := s.now() // without the lock, which is then held for some nanoseconds only
@@ -323,8 +322,8 @@ func last(charges []leakybucket.Charge, hashes []uint64, i int) bool {
 // Settle implements [leakybucket.Store].
 func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) error {
 	for i := range settlements {
-		if err := checkName(&settlements[i].Charge); err != nil {
-			return err
+		if tooLong(&settlements[i].Charge) {
+			return errTooLong(&settlements[i].Charge)
 		}
 	}
 	for i := range settlements {
@@ -377,7 +376,7 @@ func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved
 //
 // An invalid state is ignored, and so is a bucket whose key is too long.
 func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
-	if checkName(c) != nil || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
+	if tooLong(c) || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
 		return
 	}
 	s.update(c, func(leakybucket.State, bool, leakybucket.Instant) (leakybucket.State, bool) { return state, true })

@@ -288,15 +288,17 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 	default:
 		o := a.next(z)
 		o.starved = a.Starved && (z.ReadsFields() || fromBody)
-		a.charge(o, &k, shadow, cost)
+		if z.Charge(&o.Charge, &k, shadow, cost); z.TrustDevices != nil || z.Block != nil {
+			a.chargeOrRefuse(o, &k)
+		}
 	}
 	return nil
 }
 
-// charge makes a claim a charge, or the refusal by a block that is known to run.
-func (a *evaluation) charge(o *Outcome, k *Bucket, shadow bool, cost float64) {
+// chargeOrRefuse makes a charge that of the client's device, or the refusal by a block that is known
+// to run.
+func (a *evaluation) chargeOrRefuse(o *Outcome, k *Bucket) {
 	z := o.Zone
-	z.Charge(&o.Charge, k, shadow, cost)
 	if z.TrustDevices != nil {
 		if o.device = z.deviceClient(&a.Subject, k); o.device != nil {
 			o.Key = deviceKey(k.Name, o.device)
