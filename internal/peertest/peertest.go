@@ -5,24 +5,20 @@ package peertest
 import (
 	"bufio"
 	"io"
-	"net"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
+
+// started finds the address on which PHP's server says to have started.
+var started = regexp.MustCompile(`http://127\.0\.0\.1:[1-9]\d*`)
 
 // PHPServer runs a script in PHP's own web server until the test ends, and returns the
 // server's URL.
 func PHPServer(t *testing.T, script string) (url string) {
 	t.Helper()
-	binary := find(t, "php", "php-cli")
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
-	command := exec.Command(binary, "-n", "-d", "display_errors=0", "-d", "log_errors=0", "-S", address, script)
+	command := exec.Command(find(t, "php", "php-cli"), "-n", "-d", "display_errors=0", "-d", "log_errors=0", "-S", "127.0.0.1:0", script)
 	log, err := command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -35,13 +31,15 @@ func PHPServer(t *testing.T, script string) (url string) {
 		_ = command.Wait() // it was killed, or its input has ended
 	})
 	lines := bufio.NewReader(log)
-	for line := ""; !strings.Contains(line, "started"); {
-		if line, err = lines.ReadString('\n'); err != nil {
+	for url == "" {
+		line, err := lines.ReadString('\n')
+		if err != nil {
 			t.Fatal(err)
 		}
+		url = started.FindString(line)
 	}
 	go func() { _, _ = io.Copy(io.Discard, lines) }()
-	return "http://" + address + "/"
+	return url + "/"
 }
 
 // A Peer is a script that answers each line of its input with one line.

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -17,10 +18,11 @@ const site = `{
 	admin off
 	persist_config off
 	servers {
-		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_unix
 	}
 }
-http://ADDRESS {
+http:// {
+	bind unix/SOCKET
 	handle /warden {
 		warden ZONE
 	}
@@ -30,9 +32,9 @@ http://ADDRESS {
 	}
 }`
 
-func load(t *testing.T, address, zone string) error {
+func load(t *testing.T, socket, zone string) error {
 	t.Helper()
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.NewReplacer("ADDRESS", address, "ZONE", zone).Replace(site)), map[string]any{"filename": "Caddyfile"})
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.NewReplacer("SOCKET", socket, "ZONE", zone).Replace(site)), map[string]any{"filename": "Caddyfile"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,28 +44,26 @@ func load(t *testing.T, address, zone string) error {
 func TestWarden(t *testing.T) {
 	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
-	if err := load(t, address, "page"); err == nil || !strings.Contains(err.Error(), `warden: unknown zone "page": did you mean pages?`) {
+	socket := t.TempDir() + "/socket"
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	if err := load(t, socket, "page"); err == nil || !strings.Contains(err.Error(), `warden: unknown zone "page": did you mean pages?`) {
 		t.Fatalf("got %v, want the zone that was meant", err)
 	}
-	if err := load(t, address, "pages"); err != nil {
+	if err := load(t, socket, "pages"); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = caddy.Stop() }()
 
 	ask := func(method, path, from string) string {
 		t.Helper()
-		r, err := http.NewRequest(method, "http://"+address+path, nil)
+		r, err := http.NewRequest(method, "http://site"+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Header.Set("X-Forwarded-For", from)
-		response, err := http.DefaultClient.Do(r)
+		response, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
