@@ -37,6 +37,19 @@ func TestHashedAddressesAreKeys(t *testing.T) {
 	}
 }
 
+// TestHiddenAddressesAreNone: whatever a log has in their place, such requests share one bucket.
+func TestHiddenAddressesAreNone(t *testing.T) {
+	var b strings.Builder
+	for n := range 40 {
+		fmt.Fprintf(&b, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"%[2]s","client_ip":"%[2]s","proto":"HTTP/1.1","method":"GET","host":"x","uri":"/"},"duration":0.1,"size":9,"status":200}`+"\n",
+			logStart.Unix()+int64(n), []string{"REDACTED", "-", "@", "unix:/run/site"}[n%4])
+	}
+	z := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--limit", "10 1/h", writeFile(t, "access.log", b.String())).Zones[0]
+	if z.Keys != 1 || len(z.Worst) != 1 || z.Worst[0].Key != "@share" {
+		t.Errorf("got %d keys, and %+v refused, want the shared bucket", z.Keys, z.Worst)
+	}
+}
+
 // TestTheOrderOfALogDoesNotMatter: a rotated log of two nodes gives the same answer however
 // its parts come, by arguments or by cat.
 func TestTheOrderOfALogDoesNotMatter(t *testing.T) {

@@ -238,8 +238,8 @@ func (rp *player) run(req *accesslog.Request) {
 	}
 	w, server := &discarded{make(http.Header)}, rp.serverOf(req)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
-	client := strings.Clone(req.ClientText) // which keys keep
-	if req.StandsIn {
+	client := strings.Clone(req.ClientText)    // which keys keep
+	if req.StandsIn || !req.Client.IsValid() { // then it is no address for Caddy either
 		client = req.Client.String()
 	}
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, client)

@@ -36,7 +36,9 @@ func PHPServer(t *testing.T, script string) (url string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		url = started.FindString(line)
+		if url = started.FindString(line); url == "" && strings.Contains(line, "started") {
+			t.Fatalf("got %q of PHP's server, want its port", line)
+		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, lines) }()
 	return url + "/"

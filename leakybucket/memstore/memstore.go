@@ -89,7 +89,7 @@ func New(o Options) *Store {
 // Take implements [leakybucket.Store].
 func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	for i := range charges {
-		if tooLong(&charges[i]) {
+		if tooLong(charges[i].Zone, charges[i].Key) {
 			return errTooLong(&charges[i])
 		}
 	}
@@ -103,7 +103,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 	return nil
 }
 
-func tooLong(c *leakybucket.Charge) bool { return len(c.Zone)+len(c.Key) > longestName }
+func tooLong(zone, key string) bool { return len(zone)+len(key) > longestName }
 
 func errTooLong(c *leakybucket.Charge) error {
 	return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
@@ -322,8 +322,8 @@ func last(charges []leakybucket.Charge, hashes []uint64, i int) bool {
 // Settle implements [leakybucket.Store].
 func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) error {
 	for i := range settlements {
-		if tooLong(&settlements[i].Charge) {
-			return errTooLong(&settlements[i].Charge)
+		if c := &settlements[i].Charge; tooLong(c.Zone, c.Key) {
+			return errTooLong(c)
 		}
 	}
 	for i := range settlements {
@@ -376,7 +376,7 @@ func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved
 //
 // An invalid state is ignored, and so is a bucket whose key is too long.
 func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
-	if tooLong(c) || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
+	if tooLong(c.Zone, c.Key) || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
 		return
 	}
 	s.update(c, func(leakybucket.State, bool, leakybucket.Instant) (leakybucket.State, bool) { return state, true })

@@ -145,7 +145,7 @@ func (s *Store) ReadSnapshot(saved []byte, limits func(*leakybucket.Charge, leak
 		if state.BlockedUntil != 0 {
 			state.BlockedUntil -= earlier
 		}
-		if !limits(c, state) || tooLong(c) {
+		if !limits(c, state) || tooLong(c.Zone, c.Key) {
 			found.Dropped++
 			return
 		}

@@ -20,7 +20,7 @@ type zone struct {
 
 // Take sets the fields of the charge one by one, since a literal is copied.
 func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at int64, fits, asked bool) {
-	if len(z.name)+len(key) > longestName {
+	if tooLong(z.name, key) {
 		return 0, 0, false, false
 	}
 	var c leakybucket.Charge

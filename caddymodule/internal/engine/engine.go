@@ -290,11 +290,11 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if len(e.watchers) > 0 {
 		e.notifyForwards(s)
 	}
-	if len(e.Blockers) > 0 && e.AnyBlock() {
-		everywhere = e.Blockers
-	}
 	if e.Exempt != nil {
 		exempt, err = e.ExemptsGlobally(s)
+	}
+	if !exempt && len(e.Blockers) > 0 && e.AnyBlock() {
+		everywhere = e.Blockers
 	}
 	return exempt, everywhere, err
 }

@@ -1,6 +1,7 @@
 package inflight
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -96,20 +97,19 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	if limit.Included(s.Request) {
 		return false, nil // it is a part of a page, and needs no other slot than that
 	}
-	exempt, _, failed := h.Env.Prepare(s)
+	var failed error
 	if h.match != nil {
-		if match, err := s.MatchesEither(h.match); err != nil || !match {
-			return false, err
+		match := false
+		if match, failed = s.MatchesEither(h.match); !match && failed == nil {
+			return false, nil
 		}
 	}
 	h.ranks.strip(s.Request.Header)
-	if failed != nil || exempt {
-		return false, failed
+	exempt, _, err := h.Env.Prepare(s)
+	if err = cmp.Or(failed, err); err == nil && !exempt {
+		exempt, err = s.MatchesBoth(h.exempt)
 	}
-	if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
-		return false, err
-	}
-	return !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), nil
+	return err == nil && !exempt && !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), err
 }
 
 // A visit is one request in a handler: what it asks for, what it holds, and what becomes of it.

@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -321,6 +322,29 @@ func TestPanics(t *testing.T) {
 		if failed.Code != http.StatusInternalServerError || failed.Reached || !ok.Reached {
 			t.Errorf("got %d, and a request whose rank is unknown at the upstream: %v; want 500 and true", failed.Code, ok.Reached)
 		}
+		wantIdle(t, s)
+	})
+}
+
+// TestWhomTheGlobalExemptIsAsked about: requests that the handler matches, without what only the
+// upstream may say. A matcher of its own that fails is counted where a switch puts it in shadow.
+func TestWhomTheGlobalExemptIsAsked(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "@m {\npath /slow /fails/*\nnot test_panics match\n}\nin_flight @m php 1 {\nshare\nrank member told X-User sid\n}", time.Second)
+		e := s.App.Engine()
+		e.Exempt = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"X-User": {"*"}}}, {&panics{"exempt"}}}
+		first := s.Visit(client(1), "/slow", "X-User", "admin")
+		second := s.Visit(client(2), "/slow", "X-User", "admin")
+		failed := s.Visit(client(3), "/fails/match")
+		check.That(t, first.Reached && !second.Reached && failed.Code == http.StatusInternalServerError, "got %v, %v, %d", first.Reached, second.Reached, failed.Code)
+		e.Exempt = caddyhttp.MatcherSets{{&panics{"exempt"}}}
+		outside := s.Visit(client(4), "/panics/exempt")
+		check.That(t, outside.Reached, "got a request that is not matched kept away")
+		now := time.Now()
+		e.Control.Changes.Table.Apply(now, override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: "php"}, Span: override.Span{Since: now, Until: now.Add(time.Minute)}})
+		shadowed := s.Visit(client(5), "/fails/match")
+		check.That(t, shadowed.Reached, "got a request kept away by a limit in shadow")
+		servertest.Sleep(time.Minute)
 		wantIdle(t, s)
 	})
 }

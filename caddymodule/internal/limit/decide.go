@@ -48,6 +48,7 @@ func (s *Server) ErrorOf(r *http.Request) (err error) {
 	return err
 }
 
+// errorOf is apart so that ErrorOf is inlined.
 func errorOf(r *http.Request) error {
 	err, _ := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	return err
@@ -58,9 +59,9 @@ func (s *Server) readsVerdicts() bool { return s == nil || s.ReadsVerdicts }
 // An Env is what lies outside of a request and the zones of its handler. Its methods are
 // called by many goroutines.
 type Env interface {
-	// Prepare is called first, once about each request. It sets the Subject's Overrides, looks for
-	// signs of a proxy, and says whether no zone is to charge the request, and which zones have blocks
-	// that hold everywhere, if any runs.
+	// Prepare is called first in each handler. It sets the Subject's Overrides, looks for signs of a
+	// proxy, and says whether no zone is to charge the request, and which zones have blocks that hold
+	// everywhere, if any may run.
 	Prepare(*Subject) (exempt bool, everywhere []*Zone, err error)
 
 	// ConfirmedBlock returns the block that runs now for a charge. KnownBlock returns one only if it
@@ -289,15 +290,15 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		o := a.next(z)
 		o.starved = a.Starved && (z.ReadsFields() || fromBody)
 		if z.Charge(&o.Charge, &k, shadow, cost); z.TrustDevices != nil || z.Block != nil {
-			a.chargeOrRefuse(o, &k)
+			a.complete(o, &k)
 		}
 	}
 	return nil
 }
 
-// chargeOrRefuse makes a charge that of the client's device, or the refusal by a block that is known
-// to run.
-func (a *evaluation) chargeOrRefuse(o *Outcome, k *Bucket) {
+// complete makes a charge that of the client's device, with trust_devices, and a refusal by a block
+// that is known to run.
+func (a *evaluation) complete(o *Outcome, k *Bucket) {
 	z := o.Zone
 	if z.TrustDevices != nil {
 		if o.device = z.deviceClient(&a.Subject, k); o.device != nil {
@@ -428,10 +429,11 @@ type exemption struct {
 // now, because later handlers may rewrite the request.
 func (a *evaluation) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
-	k, why, skip := z.Find(&a.Subject)
-	if cost, _, err := z.cost(&a.Subject, k.Limit); err == nil && why == None && !skip && k.Rule == perkey.Limited {
-		z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
-		e.charge.Debt = 0 // nothing was reserved that a response corrects
+	if k, why, skip := z.Find(&a.Subject); why == None && !skip && k.Rule == perkey.Limited {
+		if cost, _, err := z.cost(&a.Subject, k.Limit); err == nil {
+			z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
+			e.charge.Debt = 0 // nothing was reserved that a response corrects
+		}
 	}
 	return e
 }

@@ -165,12 +165,9 @@ const (
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	switch {
 	case k.byIPv4: // which has one spelling, so nothing need be built
-		if text, is := s.IPv4(); is {
-			found.Name, found.Address = text, true
-		}
+		found.Name, found.Address = s.IPv4(), true
 	case k.verbatim:
-		var room [64]byte
-		if text := k.parts[0].read(s); string(bucketkey.AppendPart(room[:0], text)) == text {
+		if text := k.parts[0].read(s); string(bucketkey.AppendPart(make([]byte, 0, 64), text)) == text {
 			found.Name = text
 		}
 	}

@@ -28,7 +28,7 @@ type Subject struct {
 	// which is not always the client's. It must not be handed on.
 	Judged *http.Request
 
-	// Overrides are what was changed at run time; nil if nothing was.
+	// Overrides are what was changed at run time, as [Env.Prepare] sets them; nil if nothing was.
 	Overrides *override.Set
 
 	// NoAddress is set if a key needed the client's address and there was none.
@@ -100,12 +100,15 @@ func (s *Subject) Address() netip.Addr {
 	return s.addr
 }
 
-// IPv4 returns the client's address as Caddy found it, and whether it is one of IPv4. That of the
-// connection itself the server has written, so it need not be parsed.
-func (s *Subject) IPv4() (text string, is bool) {
-	text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
+// IPv4 returns the client's address as Caddy found it, if it is one of IPv4, or "". That of the
+// connection itself the server has written, before a port and without brackets: it need not be parsed.
+func (s *Subject) IPv4() string {
+	text, _ := s.Vars[caddyhttp.ClientIPVarKey].(string)
 	port, peer := strings.CutPrefix(s.Request.RemoteAddr, text)
-	return text, text != "" && peer && strings.HasPrefix(port, ":") || s.Address().Is4()
+	if peer && text != "" && text[0] != '[' && strings.HasPrefix(port, ":") || s.Address().Is4() {
+		return text
+	}
+	return ""
 }
 
 // Ban returns the ban of the client, or nil if none holds.
@@ -188,12 +191,13 @@ func (s *Subject) Preflight() bool {
 const includeAddr = "127.0.0.1:10000"
 
 // Included reports whether the server itself sends a request through the handlers, to include
-// its answer in another one. Requests from sockets have a local address in their context, which no
-// header can take away.
+// its answer in another one.
 func Included(r *http.Request) bool {
 	return r.RemoteAddr == includeAddr && !fromSocket(r)
 }
 
+// fromSocket reports whether a request has come from a socket. Such ones have a local address in their
+// context, which no header can take away. It is apart so that [Included] is inlined.
 func fromSocket(r *http.Request) bool { return r.Context().Value(http.LocalAddrContextKey) != nil }
 
 // Early reports whether a request came before the handshake was complete, which TLS
