@@ -238,8 +238,9 @@ func (rp *player) run(req *accesslog.Request) {
 	}
 	w, server := &discarded{make(http.Header)}, rp.serverOf(req)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
-	client := strings.Clone(req.ClientText)    // which keys keep
-	if req.StandsIn || !req.Client.IsValid() { // then it is no address for Caddy either
+	client := strings.Clone(req.ClientText) // which keys keep
+	// What is no address must not be taken for the peer's own.
+	if req.StandsIn || !req.Client.IsValid() {
 		client = req.Client.String()
 	}
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, client)

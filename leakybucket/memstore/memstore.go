@@ -96,9 +96,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 	if len(charges) > 1 {
 		s.takeMany(charges, decisions)
 	} else if len(charges) == 1 {
-		if c, d, hash := &charges[0], &decisions[0], s.hasher.charge(&charges[0]); !s.tryOne(hash, c, d, 0) {
-			s.takeAnew(hash, c, d)
-		}
+		s.takeOne(s.hasher.charge(&charges[0]), &charges[0], &decisions[0], 0)
 	}
 	return nil
 }
@@ -109,16 +107,9 @@ func errTooLong(c *leakybucket.Charge) error {
 	return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
 }
 
-// takeAnew makes room for a new bucket, and then takes the charge that had none.
-func (s *Store) takeAnew(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision) {
-	s.makeRoom(1)
-	s.tryOne(hash, c, d, 1)
-	s.trim()
-}
-
-// tryOne takes a charge, unless there is no room for a new bucket. It unlocks without defer, which
-// would take 2 % of a decision.
-func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
+// takeOne takes one charge, for which places of new buckets may be reserved. With no room for one it
+// makes room, and then begins anew. It unlocks without defer, which would take 2 % of a decision.
+func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) {
 	sh := &s.shards[hash>>s.shift]
 	now := s.now() // without the lock, which is then held for some nanoseconds only
 	sh.mu.Lock()
@@ -127,7 +118,8 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 	}
 	sh.decided = now
 	at, kept := sh.find(hash, c)
-	if done = kept && sh.slots[at].plainFor(c, now); done {
+	done := kept && sh.slots[at].plainFor(c, now)
+	if done {
 		if sh.slots[at].judge(c, now, d); d.Fits {
 			sh.pour(at, c, d)
 		}
@@ -136,7 +128,11 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 		done = s.takeIn(sh, hash, at, kept, c, d, now, reserved)
 	}
 	sh.mu.Unlock()
-	return done
+	if !done {
+		s.makeRoom(1)
+		s.takeOne(hash, c, d, reserved+1)
+		s.trim()
+	}
 }
 
 // takeIn takes a charge in its shard, which is locked: in the slot of its bucket, if one is kept.

@@ -26,8 +26,6 @@ func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at
 	var c leakybucket.Charge
 	var d leakybucket.Decision
 	c.Zone, c.Key, c.Limit.Capacity, c.Limit.Leak, c.Cost = z.name, key, capacity, leak, cost
-	if hash := z.hash ^ maphash.String(z.store.hasher.key, key); !z.store.tryOne(hash, &c, &d, 0) {
-		z.store.takeAnew(hash, &c, &d)
-	}
+	z.store.takeOne(z.hash^maphash.String(z.store.hasher.key, key), &c, &d, 0)
 	return d.Level, int64(d.At), d.Fits, true
 }

@@ -165,7 +165,7 @@ const (
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	switch {
 	case k.byIPv4: // which has one spelling, so nothing need be built
-		found.Name, found.Address = s.IPv4(), true
+		found.Name, found.Address = s.ipv4(), true
 	case k.verbatim:
 		if text := k.parts[0].read(s); string(bucketkey.AppendPart(make([]byte, 0, 64), text)) == text {
 			found.Name = text

@@ -100,9 +100,9 @@ func (s *Subject) Address() netip.Addr {
 	return s.addr
 }
 
-// IPv4 returns the client's address as Caddy found it, if it is one of IPv4, or "". That of the
+// ipv4 returns the client's address as Caddy found it, if it is one of IPv4, or "". That of the
 // connection itself the server has written, before a port and without brackets: it need not be parsed.
-func (s *Subject) IPv4() string {
+func (s *Subject) ipv4() string {
 	text, _ := s.Vars[caddyhttp.ClientIPVarKey].(string)
 	port, peer := strings.CutPrefix(s.Request.RemoteAddr, text)
 	if peer && text != "" && text[0] != '[' && strings.HasPrefix(port, ":") || s.Address().Is4() {

@@ -59,7 +59,7 @@ func TestIPv4(t *testing.T) {
 		if test.want {
 			want = test.client
 		}
-		check.Equal(t, s.IPv4(), want, "peer %s, client %s", test.peer, test.client)
+		check.Equal(t, s.ipv4(), want, "peer %s, client %s", test.peer, test.client)
 	}
 }
 
