@@ -31,10 +31,7 @@ type API struct{}
 
 // CaddyModule returns the Caddy module information.
 func (API) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "admin.api.throttle",
-		New: func() caddy.Module { return new(API) },
-	}
+	return caddy.ModuleInfo{ID: "admin.api.throttle", New: func() caddy.Module { return new(API) }}
 }
 
 // Routes implements caddy.AdminRouter.

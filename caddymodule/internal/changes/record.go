@@ -205,11 +205,7 @@ func decodeFile(raw []byte) (all []*record, journal []override.Change, skips []e
 	}
 	for i, raw := range of.Changes {
 		r := new(record)
-		err := json.Unmarshal(raw, r)
-		if err == nil {
-			err = r.check()
-		}
-		if err != nil {
+		if err := cmp.Or(json.Unmarshal(raw, r), r.check()); err != nil {
 			skips = append(skips, fmt.Errorf("change %d: %w", i+1, err))
 			continue
 		}

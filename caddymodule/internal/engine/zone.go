@@ -123,20 +123,9 @@ var ForwardingHeaders = []string{
 }
 
 func forwards(r *http.Request) bool {
-	for _, name := range ForwardingHeaders {
-		if r.Header[name] != nil {
-			return true
-		}
-	}
 	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server != nil {
-		for _, name := range server.ClientIPHeaders {
-			if len(r.Header.Values(name)) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(ForwardingHeaders, func(name string) bool { return r.Header[name] != nil }) ||
+		server != nil && slices.ContainsFunc(server.ClientIPHeaders, func(name string) bool { return len(r.Header.Values(name)) > 0 })
 }
 
 // namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.

@@ -106,7 +106,7 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	}
 	h.ranks.strip(s.Request.Header)
 	exempt, _, err := h.Env.Prepare(s)
-	if err = cmp.Or(failed, err); err == nil && !exempt {
+	if err = cmp.Or(failed, err); err == nil && !exempt && len(h.exempt) > 0 {
 		exempt, err = s.MatchesBoth(h.exempt)
 	}
 	return err == nil && !exempt && !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), err
@@ -124,6 +124,7 @@ type visit struct {
 	standing           // with share
 	body     *body.Received
 	stop     func() bool // ends that the slot is kept for an error route; nil if it is not
+	released bool
 
 	gate.Result
 	decision limit.Decision
@@ -283,7 +284,8 @@ func (v *visit) giveUp() {
 // release gives back what the request holds, unless that is kept for an error route. A request that
 // was refused further in has cost the upstream nothing.
 func (v *visit) release() {
-	if v.stop == nil {
+	if v.stop == nil && !v.released {
+		v.released = true
 		v.free(!v.record.Refused)
 	}
 }

@@ -127,7 +127,7 @@ func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Addres
 // conversation.
 func (s *Subject) HasBody() bool {
 	r := s.Request
-	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 && !(r.Method == http.MethodConnect && Method(s) == http.MethodGet)
+	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && !(r.Method == http.MethodConnect && Method(s) == http.MethodGet)
 }
 
 // whole reports whether there is no body, or all of it was received.
@@ -147,8 +147,11 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 
 // CarriesAny reports whether the request has a query or a body, which may carry fields.
 func (s *Subject) CarriesAny() bool {
-	sent, now := s.queries()
-	return s.HasBody() || sent != "" || now != ""
+	if s.HasBody() || s.Request.URL.RawQuery != "" {
+		return true
+	}
+	sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+	return sent.URL != nil && sent.URL.RawQuery != ""
 }
 
 // queries returns the query as sent, and as it is now.

@@ -170,7 +170,7 @@ type Request struct {
 	// get, by a rule of the caller's.
 	Crowded bool
 
-	state   state
+	seated  bool    // it holds a slot without a turn
 	counted int8    // of found
 	found   [2]*key // what it takes turns by
 	turn    micros
@@ -181,14 +181,6 @@ type Request struct {
 
 // keys are what a request takes turns by, from when it has come.
 func (r *Request) keys() []*key { return r.found[:r.counted] }
-
-type state uint8
-
-const (
-	outside state = iota
-	inRow
-	inSlot
-)
 
 // A key is what a client takes turns by.
 type key struct {
@@ -270,6 +262,23 @@ func (q *Queue) Arrive(r *Request) Decision {
 	return d
 }
 
+// Seat gives a slot to a request that takes no turn, if one is free and nobody waits. It reports
+// whether it has.
+func (q *Queue) Seat(r *Request) bool {
+	if q.waiting > 0 || q.running >= q.limits.InFlight {
+		return false
+	}
+	r.seated = true
+	q.count(1)
+	return true
+}
+
+// count counts so many more that run.
+func (q *Queue) count(more int) {
+	q.running += more
+	q.Common.Running += more
+}
+
 // judge decides about a request that has just come.
 func (q *Queue) judge(r *Request) (d Decision) {
 	free := q.limits.InFlight - q.running
@@ -335,7 +344,6 @@ func (q *Queue) settle(r *Request, actual micros) {
 // wait puts a request into its row.
 func (q *Queue) wait(r *Request) {
 	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], q.place(r), r)
-	r.state = inRow
 	q.waiting++
 	q.Waiting++
 	for _, k := range r.keys() {
@@ -358,23 +366,20 @@ func (q *Queue) Next() *Request {
 	return r
 }
 
-// Leave takes a waiting request out of its row and refunds its charge. It reports false if
-// the request does not wait: it may have been served meanwhile.
-func (q *Queue) Leave(r *Request) bool {
-	if r.state != inRow {
-		return false
-	}
+// Leave takes a waiting request out of its row and refunds its charge.
+func (q *Queue) Leave(r *Request) {
 	q.remove(r)
 	q.settle(r, 0)
-	return true
 }
 
 // Release gives back the slot of a request, which held it for so long. Zero means that it was
-// not served after all: its charge is refunded, and the mean is that of the others. Release
-// reports false if the request holds no slot. After it the caller calls Next.
-func (q *Queue) Release(r *Request, held time.Duration) bool {
-	if r.state != inSlot {
-		return false
+// not served after all: its charge is refunded, and the mean is that of the others. After it the
+// caller calls Next.
+func (q *Queue) Release(r *Request, held time.Duration) {
+	if r.seated {
+		r.seated = false
+		q.count(-1)
+		return
 	}
 	actual := microsOf(max(0, held))
 	if held > 0 {
@@ -382,13 +387,11 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 	}
 	q.hold(r, -1)
 	q.settle(r, actual)
-	return true
 }
 
 // hold counts a slot that a request gets, by 1, or gives back, by -1.
 func (q *Queue) hold(r *Request, by int) {
-	q.running += by
-	q.Common.Running += by
+	q.count(by)
 	if r.ofNetwork() {
 		if q.members == nil {
 			q.members = make(map[netip.Prefix]int)
@@ -437,7 +440,7 @@ func (q *Queue) exit(r *Request) {
 			delete(q.keys, k.name)
 		}
 	}
-	r.state, r.counted = outside, 0
+	r.counted = 0
 }
 
 // charge charges the mean to the keys of a request.
@@ -450,7 +453,6 @@ func (q *Queue) charge(r *Request) {
 
 // serve gives a slot to a request.
 func (q *Queue) serve(r *Request) {
-	r.state = inSlot
 	q.hold(r, 1)
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
 	if r.Rank != Member {

@@ -178,8 +178,12 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.state(s.Key)
-	defer g.advance(k) // the request may have brought more slots
 	k.slots.SetLimits(l.turns())
+	if !l.Share && k.slots.Seat(&s.turn) {
+		s.key = k
+		return fairqueue.Served
+	}
+	defer g.advance(k) // the request may have brought more slots
 	if l.Share {
 		s.since = time.Now()
 	}
@@ -266,17 +270,19 @@ func (g *Gate) end(s *Slot, why Why) {
 	} else {
 		g.clients[s.client] = waiting
 	}
-	s.place, s.why = 0, why
+	if s.place, s.why = 0, why; why != Admitted {
+		s.key = nil
+	}
 	close(s.done)
 }
 
 // leave lets a request give its place up. It forgets the request's key after its last one, unless
 // the caller goes on with that.
 func (g *Gate) leave(s *Slot, why Why, goesOn *keyState) {
-	s.key.slots.Leave(&s.turn)
-	g.end(s, why)
-	if s.key != goesOn {
-		g.advance(s.key)
+	k := s.key
+	k.slots.Leave(&s.turn)
+	if g.end(s, why); k != goesOn {
+		g.advance(k)
 	}
 }
 
@@ -313,8 +319,9 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 	if !served {
 		counts = 0
 	}
-	k.slots.Release(&s.turn, counts)
-	g.advance(k)
+	if k.slots.Release(&s.turn, counts); k.slots.Len() > 0 || k.name != "" {
+		g.advance(k)
+	}
 	return held
 }
 

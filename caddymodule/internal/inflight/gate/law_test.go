@@ -48,7 +48,10 @@ func byTurns(l Limits, all []swarmed) []Result {
 	var plan schedule
 	queue, fates := &fairqueue.Queue{Common: new(fairqueue.Common)}, make([]Result, len(all))
 	queue.SetLimits(l.turns())
-	end := func(i int, why Why, now time.Duration) { fates[i].Why, fates[i].Waited = why, now-all[i].at }
+	waits := make([]bool, len(all))
+	end := func(i int, why Why, now time.Duration) {
+		fates[i].Why, fates[i].Waited, waits[i] = why, now-all[i].at, false
+	}
 	var serve func(i int, r *fairqueue.Request, now time.Duration)
 	serve = func(i int, r *fairqueue.Request, now time.Duration) {
 		end(i, Admitted, now)
@@ -70,9 +73,11 @@ func byTurns(l Limits, all []swarmed) []Result {
 			case fairqueue.Served:
 				serve(i, r, now)
 			case fairqueue.Waiting:
+				waits[i] = true
 				leave := func(after time.Duration, why Why) {
 					plan.then(now+after, func(now time.Duration) {
-						if queue.Leave(r) {
+						if waits[i] {
+							queue.Leave(r)
 							end(i, why, now)
 						}
 					})
