@@ -349,11 +349,11 @@ func (z *Zone) MaxBody() int64 {
 // Carries reports whether a request carries one of the zone's fields, if it has any. What cannot
 // be read, or not for sure, carries every field.
 func (z *Zone) Carries(s *Subject) bool {
-	return len(z.Field) == 0 || z.carries(s)
+	return len(z.Field) == 0 || s.CarriesAny() && z.carries(s)
 }
 
 func (z *Zone) carries(s *Subject) bool {
-	return s.CarriesAny() && (!s.whole() || s.Form(z.Key.Form).Carries(z.wanted...))
+	return !s.whole() || s.Form(z.Key.Form).Carries(z.wanted...)
 }
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
@@ -87,5 +88,17 @@ func TestABodyIsReadOnce(t *testing.T) {
 			t.Errorf("zone %d: got a field: %v, want %v", i, got, i != 1)
 		}
 		_ = s.Body.Close()
+	}
+}
+
+// BenchmarkFieldAbsent is what `field` costs a request without a query and a body.
+func BenchmarkFieldAbsent(b *testing.B) {
+	z := Zone{Field: []string{"pwd"}}
+	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", nil), caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+	s := NewSubject(r)
+	for b.Loop() {
+		if z.Carries(&s) {
+			b.Fatal("got a field, want none")
+		}
 	}
 }
