@@ -99,7 +99,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 			v.Close(r, err)
 		}
 	}()
-	waited := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
+	waited := v.Refused() || v.Wait(r, h.app.Exiting)
 	if !waited {
 		h.app.Correct(v.GiveBack(false))
 	}

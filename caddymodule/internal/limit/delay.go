@@ -2,7 +2,7 @@ package limit
 
 import (
 	"cmp"
-	"context"
+	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 )
 
 // Delay queues requests instead of passing a burst at once: each waits until what was
@@ -56,7 +57,7 @@ func (p *Places) Taken() int { return int(p.taken.Load()) }
 // longest one. It returns false if the client leaves meanwhile, or if the verdict tells now
 // that the request is refused: the places are taken, or the process is about to end. Then
 // [Verdict.GiveBack] is due.
-func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
+func (v *Verdict) Wait(r *http.Request, exiting <-chan struct{}) bool {
 	var o *Outcome // with the longest delay
 	for one := range v.all {
 		if one.decision == Delayed && (o == nil || one.Delay > o.Delay) {
@@ -77,7 +78,7 @@ func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-client.Done():
+	case <-record.ClientOf(r).Done():
 	case <-exiting:
 		o.exiting = true
 		v.overrule(o)

@@ -85,7 +85,9 @@ func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observ
 // has returned or panicked, the observer knows all that zones ask.
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.Watch(w, r)
-	o.ctx, o.values = r.Context(), make([]string, len(o.Headers))
+	if o.ctx = r.Context(); len(o.Headers) > 0 {
+		o.values = make([]string, len(o.Headers))
+	}
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
 	}
