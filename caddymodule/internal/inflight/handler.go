@@ -124,7 +124,7 @@ type visit struct {
 	standing           // with share
 	body     *body.Received
 	stop     func() bool // ends that the slot is kept for an error route; nil if it is not
-	released bool
+	released bool        // for good: the gate need not be asked again
 
 	gate.Result
 	decision limit.Decision

@@ -201,6 +201,8 @@ func (a *evaluation) claim(failed error) error {
 		err := failed
 		switch {
 		case err != nil:
+		case len(z.Field) > 0 && !a.CarriesAny():
+			continue // before its matchers are asked
 		case z.concernsAll():
 			err = a.claimFor(z)
 		default:

@@ -346,10 +346,10 @@ func (z *Zone) MaxBody() int64 {
 	return z.ReadBody.bytes
 }
 
-// Carries reports whether a request carries one of the zone's fields, if it has any. What cannot
-// be read, or not for sure, carries every field.
+// Carries reports whether a request with a query or a body carries one of the zone's fields, if it
+// has any. What cannot be read, or not for sure, carries every field.
 func (z *Zone) Carries(s *Subject) bool {
-	return len(z.Field) == 0 || s.CarriesAny() && z.carries(s)
+	return len(z.Field) == 0 || z.carries(s)
 }
 
 func (z *Zone) carries(s *Subject) bool {

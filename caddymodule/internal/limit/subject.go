@@ -145,24 +145,14 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 	return err
 }
 
-// CarriesAny reports whether the request has a query or a body, which may carry fields.
+// CarriesAny reports whether the request has a body or a query, or was sent with one, which may carry
+// fields.
 func (s *Subject) CarriesAny() bool {
 	if s.HasBody() || s.Request.URL.RawQuery != "" {
 		return true
 	}
 	sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 	return sent.URL != nil && sent.URL.RawQuery != ""
-}
-
-// queries returns the query as sent, and as it is now.
-func (s *Subject) queries() (sent, now string) {
-	if !s.looked {
-		s.lookUpAddresses()
-	}
-	if s.sent != nil {
-		sent = s.sent.RawQuery
-	}
-	return sent, s.query
 }
 
 // Form returns what the query and the body have of what a plan wants. A body that was not received
@@ -172,9 +162,13 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 		return s.form
 	}
 	s.form, s.formOf = p.Read(), p
-	sent, now := s.queries()
-	s.form.Query(sent)
-	s.form.Query(now)
+	if !s.looked {
+		s.lookUpAddresses()
+	}
+	if s.sent != nil {
+		s.form.Query(s.sent.RawQuery)
+	}
+	s.form.Query(s.query)
 	if received := body.Of(s.Request); received != nil {
 		r := s.Request
 		field := func(name string) string { return strings.Join(r.Header[name], ", ") }

@@ -372,13 +372,15 @@ func (q *Queue) Leave(r *Request) {
 	q.settle(r, 0)
 }
 
-// Release gives back the slot of a request, which held it for so long. Zero means that it was
-// not served after all: its charge is refunded, and the mean is that of the others. After it the
-// caller calls Next.
+// Release gives back the slot that a request holds, and has held for so long. Zero means that it was
+// not served after all: its charge is refunded, and the mean is that of the others, as it is for one
+// without a turn. After it the caller calls Next.
 func (q *Queue) Release(r *Request, held time.Duration) {
 	if r.seated {
 		r.seated = false
-		q.count(-1)
+		if q.count(-1); q.Idle() {
+			q.owed = 0
+		}
 		return
 	}
 	actual := microsOf(max(0, held))

@@ -235,6 +235,15 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	}
 }
 
+func TestAnIdleQueueOwesNobody(t *testing.T) {
+	q, seated := newQueue(2), new(Request)
+	check.Assume(t, q.Seat(seated), "got no seat, want one")
+	q.Release(come(t, q, Served, First, "a"), time.Hour)
+	check.Assume(t, q.owed < 0 && q.Mean.Duration() > time.Second, "got %d owed, want less than none while one runs", q.owed)
+	q.Release(seated, 0)
+	check.That(t, q.owed == 0 && q.Idle(), "got %d owed after the last one, want none", q.owed)
+}
+
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
 	check.Equal(t, q.Mean.Duration(), time.Second)

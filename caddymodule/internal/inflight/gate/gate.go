@@ -308,7 +308,7 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := s.key
-	if k == nil {
+	if k == nil || s.place > 0 {
 		return 0
 	}
 	s.key = nil
@@ -350,7 +350,8 @@ func (g *Gate) state(key string) *keyState {
 }
 
 // advance gives free slots of a key to those whose turn it is, and forgets the key after its last
-// request. It is called after each change. One key is kept: most gates have no other.
+// request. It is called after each change, but where nobody waits for the slots of all, whose key is
+// kept.
 func (g *Gate) advance(k *keyState) {
 	for r := k.slots.Next(); r != nil; r = k.slots.Next() {
 		s := r.Owner.(*Slot)

@@ -207,6 +207,7 @@ func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 				visits = append(visits, come(g, l, time.Second, turn(1, rank, fmt.Sprint(i))))
 			}
 			pass(500 * time.Millisecond)
+			check.That(t, visits[1].slot.Release(true) == 0 && g.Load().Running == 1, "got a slot given back that is still waited for, want none")
 			visits[1].leave()
 			pass(0)
 			got := visits[1].result
