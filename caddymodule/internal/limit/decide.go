@@ -115,7 +115,7 @@ var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
 func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evaluation {
 	a := evaluations.Get().(*evaluation)
 	if a.Verdict == nil {
-		a.Verdict = new(Verdict)
+		a.Verdict = verdicts.Get().(*Verdict)
 		a.Outcomes = a.room[:0]
 	}
 	a.Look(r)

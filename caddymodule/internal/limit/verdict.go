@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -26,6 +27,7 @@ type Verdict struct {
 	refused   bool                     // an enforced zone refuses the request
 	overflows bool                     // a zone refuses it, or would without shadow: shadow charges are poured no more
 	logged    bool                     // the request will be in an access log
+	shared    bool                     // others may read it until then
 	static    []exemption              // the zones that exempt the request as a static file
 	due       []leakybucket.Settlement // corrections that do not depend on the response
 	body      *body.Received           // of the request, if the handler has received it
@@ -34,14 +36,21 @@ type Verdict struct {
 	verdicts Verdicts   // those of the request, if this is its first
 }
 
-// Close gives back what is held of the request's body, once the request has been served. If that
-// ended with an error, an error route may read the body until the client has its answer.
+// verdicts are used again that nobody else could read.
+var verdicts = sync.Pool{New: func() any { return new(Verdict) }}
+
+// Close gives back the verdict, which nobody may use any more, and what is held of the request's body,
+// once the request has been served. If that ended with an error, an error route may read the body until
+// the client has its answer.
 func (v *Verdict) Close(r *http.Request, err error) {
 	if v.body != nil && err != nil {
 		context.AfterFunc(record.ClientOf(r), func() { _ = v.body.Close() })
 		return
 	}
-	_ = v.body.Close()
+	if _ = v.body.Close(); !v.shared {
+		*v = Verdict{}
+		verdicts.Put(v)
+	}
 }
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
@@ -111,6 +120,7 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 	if !logs && !reads || a.Vars == nil {
 		return
 	}
+	v.shared = true
 	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
 		all = &v.verdicts

@@ -320,8 +320,7 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 			next.lengths = append(next.lengths, h.Network.Bits())
 		}
 	}
-	slices.Sort(next.lengths)
-	slices.Reverse(next.lengths)
+	slices.SortFunc(next.lengths, func(a, b int) int { return b - a })
 	next.lengths = slices.Compact(next.lengths)
 	t.set.Store(next)
 }

@@ -142,8 +142,7 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 	case fairqueue.Waiting:
 		result = s.wait(ctx, exiting, l.Wait)
 	case fairqueue.TooLong:
-		result.Why = TooLong
-		if l.Wait == 0 {
+		if result.Why = TooLong; l.Wait == 0 {
 			result.Why = Busy
 		}
 	default:
