@@ -305,6 +305,7 @@ func (a *evaluation) complete(o *Outcome, k *Bucket) {
 	if z.TrustDevices != nil {
 		if o.device = z.deviceClient(&a.Subject, k); o.device != nil {
 			o.Key = deviceKey(k.Name, o.device)
+			a.shared = true
 		}
 	}
 	if z.Block != nil {
@@ -567,7 +568,7 @@ func (a *evaluation) conclude() *Verdict {
 		return nil
 	}
 	v.Outcomes = v.Outcomes[:n]
-	a.Verdict, v.body = nil, a.Body
+	a.Verdict, v.body, v.shared = nil, a.Body, v.shared || a.Announces
 	if nests {
 		v.note(a.Request)
 	}

@@ -27,7 +27,7 @@ type Verdict struct {
 	refused   bool                     // an enforced zone refuses the request
 	overflows bool                     // a zone refuses it, or would without shadow: shadow charges are poured no more
 	logged    bool                     // the request will be in an access log
-	shared    bool                     // others may read it until then
+	shared    bool                     // others may read it later: the log, error routes, and what adds to headers
 	static    []exemption              // the zones that exempt the request as a static file
 	due       []leakybucket.Settlement // corrections that do not depend on the response
 	body      *body.Received           // of the request, if the handler has received it
