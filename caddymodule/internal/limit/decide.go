@@ -115,7 +115,7 @@ var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
 func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evaluation {
 	a := evaluations.Get().(*evaluation)
 	if a.Verdict == nil {
-		a.Verdict = verdicts.Get().(*Verdict)
+		a.Verdict = new(Verdict)
 		a.Outcomes = a.room[:0]
 	}
 	a.Look(r)
@@ -305,7 +305,6 @@ func (a *evaluation) complete(o *Outcome, k *Bucket) {
 	if z.TrustDevices != nil {
 		if o.device = z.deviceClient(&a.Subject, k); o.device != nil {
 			o.Key = deviceKey(k.Name, o.device)
-			a.shared = true
 		}
 	}
 	if z.Block != nil {
@@ -568,7 +567,7 @@ func (a *evaluation) conclude() *Verdict {
 		return nil
 	}
 	v.Outcomes = v.Outcomes[:n]
-	a.Verdict, v.body, v.shared = nil, a.Body, v.shared || a.Announces
+	a.Verdict, v.body = nil, a.Body
 	if nests {
 		v.note(a.Request)
 	}

@@ -170,8 +170,9 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 	}
 	s.form.Query(s.query)
 	if received := body.Of(s.Request); received != nil {
-		field := func(name string) string { return strings.Join(s.Request.Header[name], ", ") }
-		_ = s.form.Body(field("Content-Type"), field("Content-Encoding"), s.Request.ContentLength, received.Reader()) // of which the reading is unclear
+		r := s.Request
+		field := func(name string) string { return strings.Join(r.Header[name], ", ") }
+		_ = s.form.Body(field("Content-Type"), field("Content-Encoding"), r.ContentLength, received.Reader()) // of which the reading is unclear
 	}
 	return s.form
 }

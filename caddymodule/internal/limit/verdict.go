@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -27,7 +26,6 @@ type Verdict struct {
 	refused   bool                     // an enforced zone refuses the request
 	overflows bool                     // a zone refuses it, or would without shadow: shadow charges are poured no more
 	logged    bool                     // the request will be in an access log
-	shared    bool                     // others may read it later: the log, error routes, and what adds to headers
 	static    []exemption              // the zones that exempt the request as a static file
 	due       []leakybucket.Settlement // corrections that do not depend on the response
 	body      *body.Received           // of the request, if the handler has received it
@@ -36,21 +34,14 @@ type Verdict struct {
 	verdicts Verdicts   // those of the request, if this is its first
 }
 
-// verdicts are used again that nobody else could read.
-var verdicts = sync.Pool{New: func() any { return new(Verdict) }}
-
-// Close gives back the verdict, which nobody may use any more, and what is held of the request's body,
-// once the request has been served. If that ended with an error, an error route may read the body until
-// the client has its answer.
+// Close gives back what is held of the request's body, once the request has been served. If that
+// ended with an error, an error route may read the body until the client has its answer.
 func (v *Verdict) Close(r *http.Request, err error) {
 	if v.body != nil && err != nil {
 		context.AfterFunc(record.ClientOf(r), func() { _ = v.body.Close() })
 		return
 	}
-	if _ = v.body.Close(); !v.shared {
-		*v = Verdict{}
-		verdicts.Put(v)
-	}
+	_ = v.body.Close()
 }
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
@@ -120,7 +111,6 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 	if !logs && !reads || a.Vars == nil {
 		return
 	}
-	v.shared = true
 	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
 		all = &v.verdicts
@@ -426,7 +416,7 @@ type Count uint8
 
 // The counts.
 const (
-	CountExempt   Count = iota // requests that the zone exempts, or does not limit
+	CountExempt   Count = iota // requests that the zone exempts, or does not limit; with field, of those with a query or a body
 	CountKeyless               // requests whose key lacks a part
 	CountDevice                // device cookies that were given
 	CountFallback              // charges that were decided without the shared store

@@ -320,7 +320,8 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 			next.lengths = append(next.lengths, h.Network.Bits())
 		}
 	}
-	slices.SortFunc(next.lengths, func(a, b int) int { return b - a })
+	slices.Sort(next.lengths)
+	slices.Reverse(next.lengths)
 	next.lengths = slices.Compact(next.lengths)
 	t.set.Store(next)
 }

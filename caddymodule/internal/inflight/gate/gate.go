@@ -142,7 +142,8 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 	case fairqueue.Waiting:
 		result = s.wait(ctx, exiting, l.Wait)
 	case fairqueue.TooLong:
-		if result.Why = TooLong; l.Wait == 0 {
+		result.Why = TooLong
+		if l.Wait == 0 {
 			result.Why = Busy
 		}
 	default:
