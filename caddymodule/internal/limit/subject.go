@@ -42,6 +42,7 @@ type Subject struct {
 	replacer *caddy.Replacer // once it was asked for
 
 	client
+	empty  bool          // it is known to carry no field
 	form   *form.Reading // of the plan formOf
 	formOf *form.Plan
 	addresses
@@ -148,11 +149,12 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 // CarriesAny reports whether the request has a body or a query, or was sent with one, which may carry
 // fields.
 func (s *Subject) CarriesAny() bool {
-	if s.HasBody() || s.Request.URL.RawQuery != "" {
-		return true
+	if s.empty || s.HasBody() || s.Request.URL.RawQuery != "" {
+		return !s.empty
 	}
 	sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	return sent.URL != nil && sent.URL.RawQuery != ""
+	s.empty = sent.URL == nil || sent.URL.RawQuery == ""
+	return !s.empty
 }
 
 // Form returns what the query and the body have of what a plan wants. A body that was not received
