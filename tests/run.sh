@@ -58,7 +58,8 @@ has_rack() { have ruby && ruby -e 'require "rack"' >/dev/null 2>&1; }
 
 has_devise() { have ruby && ruby -e 'gem "devise"; gem "rails"; gem "sqlite3"' >/dev/null 2>&1; }
 
-has_php_extension() { have php && php -m | grep -qx "$1"; }
+# Without -q, which would leave before php has written all, and so make it fail at times.
+has_php_extension() { have php && php -m | grep -x "$1" >/dev/null; }
 
 # missing_packages prints the Debian packages of all tools that are missing.
 missing_packages() {
