@@ -3,7 +3,7 @@
 #
 #	tests/run.sh        with Go alone: formatting, vet, unit tests, and the whole system as far
 #	                    as the servers it needs are installed; installs nothing
-#	tests/run.sh all    everything: also the packages, the benchmarks' build, and php-fpm, Puma,
+#	tests/run.sh all    everything: also linters, packages, the benchmarks' build, and php-fpm, Puma,
 #	                    nginx, Redis, PostgreSQL, Chromium and applications; installs what is
 #	                    missing, so it needs Debian, and root or sudo
 #
@@ -281,11 +281,18 @@ test_all() {
 	if [[ ${TEST_LONG:-} == 1 ]]; then
 		step 'memstore and requests have lost no ground'
 		bench/run.sh --guard
-		lint # to compile the linters takes minutes
+	fi
+	if linter "$golangci" version &>/dev/null; then
+		lint
+	else
+		echo 'SKIPPED: the linters, which cannot be downloaded'
 	fi
 	test_packages
 	test_system
 }
+
+golangci=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.13.2
+govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 # lint runs linters of fixed versions, which are dependencies of no module here, and the
 # linter of workflows, whose version is in dist/go.mod.
@@ -295,11 +302,10 @@ lint() {
 	step golangci-lint
 	local modules
 	mapfile -t modules < <(go list -m -f '{{.Dir}}/...') # of go.work
-	linter github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.13.2 run "${modules[@]}"
+	linter "$golangci" run "${modules[@]}"
 	step govulncheck
-	local govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
-	if required || linter $govulncheck -version | grep "^DB updated" >/dev/null; then
-		GOWORK=off linter $govulncheck -tags "$tags" ./caddymodule/cmd/caddy
+	if [[ ${GITHUB_ACTIONS:-} == true ]] || linter "$govulncheck" -version | grep "^DB updated" >/dev/null; then
+		GOWORK=off linter "$govulncheck" -tags "$tags" ./caddymodule/cmd/caddy
 	else
 		echo 'SKIPPED: govulncheck, which cannot reach its database'
 	fi
