@@ -167,8 +167,11 @@ func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	case k.byIPv4: // which has one spelling, so nothing need be built
 		found.Name, found.Address = s.ipv4(), true
 	case k.verbatim:
-		if text := k.parts[0].read(s); string(bucketkey.AppendPart(make([]byte, 0, 64), text)) == text {
+		text := k.parts[0].read(s)
+		if name := bucketkey.AppendPart(make([]byte, 0, 64), text); string(name) == text {
 			found.Name = text
+		} else {
+			found.Name = string(name)
 		}
 	}
 	if found.Name == "" {
