@@ -111,18 +111,12 @@ func errTooLong(c *leakybucket.Charge) error {
 // makes room, and then begins anew. It unlocks without defer, which would take 2 % of a decision.
 func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) {
 	sh := &s.shards[hash>>s.shift]
-	now := s.now() // without the lock, which is then held for some nanoseconds only
-	sh.mu.Lock()
-	if sh.decided > now {
-		now = s.now() // another take had the lock first
-	}
-	sh.decided = now
-	at, kept := sh.find(hash, c)
-	done := kept && sh.slots[at].plainFor(c, now)
+	now := s.lockOne(sh)
+	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
+	done := kept && plain(c) && sh.slots[at].plain(c.Limit.Leak, now)
 	if done {
-		if sh.slots[at].judge(c, now, d); d.Fits {
-			sh.pour(at, c, d)
-		}
+		found, fits := sh.takePlain(at, c.Limit.WithCeiling(c.Ceiling), c.Cost, now)
+		*d = leakybucket.Decision{Level: found, At: now, Fits: fits, Poured: fits}
 		s.room.release(reserved)
 	} else {
 		done = s.takeIn(sh, hash, at, kept, c, d, now, reserved)
@@ -134,6 +128,21 @@ func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decis
 		s.trim()
 	}
 }
+
+// lockOne locks a shard to decide there, and returns the time. The clock is read without the lock,
+// which is then held for some nanoseconds only.
+func (s *Store) lockOne(sh *shard) leakybucket.Instant {
+	now := s.now()
+	sh.mu.Lock()
+	if sh.decided > now {
+		now = s.now() // another take had the lock first
+	}
+	sh.decided = now
+	return now
+}
+
+// plain reports whether a charge begins no block, and pours if it fits.
+func plain(c *leakybucket.Charge) bool { return c.Block == nil && !c.Probe }
 
 // takeIn takes a charge in its shard, which is locked: in the slot of its bucket, if one is kept.
 func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant, reserved int) (done bool) {
@@ -162,7 +171,7 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 	}
 	s.room.release(reserved - need)
 	if need > 0 {
-		sh.insert(hash, c, state, forget)
+		sh.insert(hash, c, state, now, forget)
 		sh.forgetNext(now)
 	}
 	return true
@@ -230,17 +239,26 @@ func (s *Store) takePlain(charges []leakybucket.Charge, decisions []leakybucket.
 	now := s.lock(hashes)
 	defer s.unlock(hashes, now)
 	for i := range charges {
-		sh, kept := &s.shards[hashes[i]>>s.shift], false
-		if at[i], kept = sh.find(hashes[i], &charges[i]); !kept || !sh.slots[at[i]].plainFor(&charges[i], now) || slices.Contains(hashes[:i], hashes[i]) {
+		c, sh := &charges[i], &s.shards[hashes[i]>>s.shift]
+		slot, kept := sh.find(hashes[i], c.Zone, c.Key, c.Shadow)
+		if !kept || !plain(c) || !sh.slots[slot].plain(c.Limit.Leak, now) || slices.Contains(hashes[:i], hashes[i]) {
 			return false
 		}
-		sh.slots[at[i]].judge(&charges[i], now, &decisions[i])
+		at[i] = slot
+		found := sh.slots[slot].found(now)
+		decisions[i] = leakybucket.Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).Fits(found, c.Cost)}
 	}
 	if enforced, all := store.Fit(charges, decisions); enforced {
 		for i := range charges {
-			if c := &charges[i]; all || !c.Shadow {
-				s.shards[hashes[i]>>s.shift].pour(at[i], c, &decisions[i])
+			if c, d := &charges[i], &decisions[i]; all || !c.Shadow {
+				s.shards[hashes[i]>>s.shift].pour(at[i], d.Level, c.Cost, now)
+				d.Poured = true
 			}
+		}
+	}
+	for i := range hashes {
+		if decisions[i].Level == 0 {
+			s.shards[hashes[i]>>s.shift].forgetNext(now)
 		}
 	}
 	return true
@@ -269,7 +287,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
 	for i := range charges {
 		sh := &s.shards[hashes[i]>>s.shift]
-		at, kept := sh.find(hashes[i], &charges[i])
+		at, kept := sh.find(hashes[i], charges[i].Zone, charges[i].Key, charges[i].Shadow)
 		if kept {
 			sh.slots[at].state(&t.read[i])
 		} else {
@@ -294,12 +312,10 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		}
 	}
 	for _, i := range t.created {
-		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], &t.states[i], store.Expiry(&charges[i], &t.states[i]))
+		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], &t.states[i], now, store.Expiry(&charges[i], &t.states[i]))
 	}
-	if len(t.created) > 0 {
-		for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
-			s.shards[i].forgetNext(now)
-		}
+	for _, i := range t.created {
+		s.shards[hashes[i]>>s.shift].forgetNext(now)
 	}
 	return 0
 }
@@ -352,7 +368,7 @@ func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved
 	now := s.now()
 	sh.decided = now
 	var state leakybucket.State
-	at, kept := sh.find(hash, c)
+	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
 	if kept {
 		sh.slots[at].state(&state)
 	}
@@ -391,7 +407,7 @@ func (s *Store) ifKept(c *leakybucket.Charge, f func(sh *shard, at int)) {
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if at, kept := sh.find(hash, c); kept {
+	if at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow); kept {
 		f(sh, at)
 	}
 }
@@ -421,8 +437,8 @@ func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
 }
 
 // Shed forgets all buckets that may be forgotten, a little at a time. Memory
-// stays bounded without it, because every new bucket makes the store look for
-// old ones. Called now and then, it gives memory back after traffic has ended.
+// stays bounded without it, because the store looks for them before it grows.
+// Called now and then, it gives memory back after traffic has ended.
 func (s *Store) Shed() {
 	for i := range s.shards {
 		for next, more := 0, true; more; {

@@ -95,14 +95,14 @@ func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 	names := []leakybucket.Charge{charge("a", 1), charge("b", 1), charge("ab", 1), {Zone: "zon", Key: "ea"}, {Zone: "other", Key: "a"}, {Zone: "zone", Key: "a", Shadow: true}}
 	const hash = 0x1234567890abcdef
 	for i := range names {
-		at, kept := sh.find(hash, &names[i])
+		at, kept := sh.find(hash, names[i].Zone, names[i].Key, names[i].Shadow)
 		check.That(t, !kept, "name %d: got it found in slot %d before it was there", i, at)
 		names[i].Limit = leakybucket.Limit{Capacity: 10, Leak: 1}
-		sh.insert(hash, &names[i], &leakybucket.State{Level: 1}, never)
+		sh.insert(hash, &names[i], &leakybucket.State{Level: 1}, 0, never)
 	}
 	seen := make(map[int]bool)
 	for i := range names {
-		at, kept := sh.find(hash, &names[i])
+		at, kept := sh.find(hash, names[i].Zone, names[i].Key, names[i].Shadow)
 		if !kept || seen[at] {
 			t.Errorf("name %d: got it found %v in slot %d, want a slot of its own", i, kept, at)
 		}

@@ -139,7 +139,7 @@ func (q *sequence) slots() map[leakybucket.Charge]bucket {
 func (q *sequence) slot(c leakybucket.Charge) (bucket, bool) {
 	hash := q.store.hasher.charge(&c)
 	sh := &q.store.shards[hash>>q.store.shift]
-	if at, kept := sh.find(hash, &c); kept {
+	if at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow); kept {
 		return sh.slots[at].bucket(), true
 	}
 	return bucket{}, false

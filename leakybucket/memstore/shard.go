@@ -14,6 +14,10 @@ import (
 const (
 	never = leakybucket.Instant(math.MaxInt64)
 
+	// rests is how long a bucket that may be forgotten stays while there is room, in
+	// microseconds: most clients come back soon, and then find its slot.
+	rests = 60_000_000
+
 	// groupSlots are looked at together when something is to be forgotten.
 	groupSlots = 64
 
@@ -88,8 +92,8 @@ func (sh *shard) distance(from, to int) int {
 	return to - from
 }
 
-// find returns the slot of the bucket that c names.
-func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
+// find returns the slot of a bucket.
+func (sh *shard) find(hash uint64, zone, key string, shadow bool) (at int, kept bool) {
 	if len(sh.tags) == 0 {
 		return 0, false
 	}
@@ -97,7 +101,7 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 	for at = sh.home(low); ; at = sh.after(at) {
 		switch sh.tags[at] {
 		case tag:
-			if s := &sh.slots[at]; s.hash == low && sh.is(s, c) {
+			if s := &sh.slots[at]; s.hash == low && sh.is(s, zone, key, shadow) {
 				return at, true
 			}
 		case 0:
@@ -106,19 +110,19 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 	}
 }
 
-// is reports whether a slot keeps the bucket that c names.
-func (sh *shard) is(s *slot, c *leakybucket.Charge) bool {
+// is reports whether a slot keeps the bucket of these names.
+func (sh *shard) is(s *slot, zone, key string, shadow bool) bool {
 	if s.zone&^zoneMask == 0 && s.zone != spelledZone && s.key <= slotRoom { // most are like that
-		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && !c.Shadow
+		return string(s.room[:s.key]) == key && sh.zones[s.zone].name == zone && !shadow
 	}
-	zone, kept := sh.name(s)
+	named, kept := sh.name(s)
 	switch {
-	case zone != c.Zone || (s.zone&shadowBit != 0) != c.Shadow:
+	case named != zone || (s.zone&shadowBit != 0) != shadow:
 		return false
 	case s.zone&digestBit != 0:
-		return spells(c.Key, kept)
+		return spells(key, kept)
 	}
-	return string(kept) == c.Key
+	return string(kept) == key
 }
 
 // name returns the zone of a slot and its key as it is kept: a digest is packed.
@@ -143,9 +147,9 @@ func (sh *shard) spelled(s *slot) (zone string, name []byte) {
 
 // insert adds a bucket that is not there, for which a place is reserved.
 // It may be forgotten after an instant that the caller knows already.
-func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State, forget leakybucket.Instant) {
+func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State, now, forget leakybucket.Instant) {
 	if 8*(sh.count+1) > 7*len(sh.tags) {
-		sh.resize(sh.longer())
+		sh.makeFree(now)
 	}
 	at := sh.home(uint32(hash))
 	for sh.tags[at] != 0 {
@@ -163,6 +167,19 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.S
 	sh.changes++
 	s.level, s.at, s.leak = state.Level, state.At, state.Leak
 	sh.due(at, forget)
+}
+
+// makeFree makes slots free in a full table. It grows unless a quarter of what it may hold is free
+// once nothing rests, so that each new bucket pays for a look at few slots.
+func (sh *shard) makeFree(now leakybucket.Instant) {
+	for group, soonest := range sh.soonest {
+		if soonest <= now {
+			sh.sweep(group, now)
+		}
+	}
+	if 32*sh.count >= 21*len(sh.tags) {
+		sh.resize(sh.longer())
+	}
 }
 
 // longer returns the next length of the table, half as much again. Shards fill at the
@@ -214,27 +231,25 @@ func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) 
 	}
 }
 
-// plainFor reports whether a decision about a charge needs nothing of a slot but its level: the bucket
-// keeps no block, may begin none, and was written with the leak of the charge, at now or before.
-func (s *slot) plainFor(c *leakybucket.Charge, now leakybucket.Instant) bool {
-	return c.Block == nil && s.zone&blockedBit == 0 && s.leak == c.Limit.Leak && s.at <= now
-}
-
-// judge is [leakybucket.Charge.Judge] for a plain bucket, without a copy of its state.
-func (s *slot) judge(c *leakybucket.Charge, now leakybucket.Instant, d *leakybucket.Decision) {
-	found := max(0, s.level-s.leak*(float64(now-s.at)/1e6))
-	*d = leakybucket.Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).Fits(found, c.Cost)}
-}
-
-// pour pours a charge into a plain bucket, as it was judged, unless it is a probe.
-func (sh *shard) pour(at int, c *leakybucket.Charge, d *leakybucket.Decision) {
-	if c.Probe {
-		return
+// takePlain takes a cost in the slot of a plain bucket if it fits: what most decisions are. found is
+// the level before it. Slots may move.
+func (sh *shard) takePlain(at int, limit leakybucket.Limit, cost float64, now leakybucket.Instant) (found float64, fits bool) {
+	found = sh.slots[at].found(now)
+	if fits = limit.Fits(found, cost); fits {
+		sh.pour(at, found, cost, now)
 	}
+	if found == 0 {
+		sh.forgetNext(now)
+	}
+	return found, fits
+}
+
+// pour pours a cost into a plain bucket that was found at a level.
+func (sh *shard) pour(at int, found, cost float64, now leakybucket.Instant) {
 	s := &sh.slots[at]
-	s.level, s.at, d.Poured = d.Level+c.Cost, d.At, true
+	s.level, s.at = found+cost, now
 	sh.changes++
-	if c.Cost <= s.leak*2e-6 { // otherwise it may be forgotten later than before, see write
+	if cost <= s.leak*2e-6 { // otherwise it may be forgotten later than before, see write
 		sh.due(at, s.forget())
 	}
 }
@@ -337,8 +352,9 @@ func (sh *shard) addName(name string) int {
 	return len(sh.names) - len(name)
 }
 
-// forgetNext looks at the group that the hand points to, drops what may be
-// forgotten in it, and moves the hand on.
+// forgetNext looks at the group that the hand points to, drops what has rested in it, and moves
+// the hand on. Slots move, so it comes last. Who asks for an empty bucket calls it, whether one is
+// kept or not: so those that nobody asks for disappear.
 func (sh *shard) forgetNext(now leakybucket.Instant) {
 	if len(sh.soonest) == 0 {
 		return
@@ -346,8 +362,8 @@ func (sh *shard) forgetNext(now leakybucket.Instant) {
 	if sh.hand++; sh.hand >= len(sh.soonest) {
 		sh.hand = 0
 	}
-	if sh.soonest[sh.hand] <= now {
-		sh.sweep(sh.hand, now)
+	if sh.soonest[sh.hand] <= now-rests {
+		sh.sweep(sh.hand, now-rests)
 	}
 }
 
@@ -441,7 +457,9 @@ func (sh *shard) shed(first int, now func() leakybucket.Instant) (next int, more
 	defer sh.mu.Unlock()
 	at := now()
 	for next = first; next < min(first+64, len(sh.soonest)); next++ {
-		sh.forgetNext(at)
+		if sh.soonest[next] <= at {
+			sh.sweep(next, at)
+		}
 	}
 	if next < len(sh.soonest) {
 		return next, true

@@ -54,6 +54,17 @@ func (s *slot) inside() bool {
 func (s *slot) offset() int     { return int(binary.LittleEndian.Uint64(s.room[:])) }
 func (s *slot) setOffset(o int) { binary.LittleEndian.PutUint64(s.room[:], uint64(o)) }
 
+// plain reports whether a decision needs nothing of the slot but its level: its bucket keeps no
+// block, and was written with this leak, at now or before.
+func (s *slot) plain(leak float64, now leakybucket.Instant) bool {
+	return s.zone&blockedBit == 0 && s.leak == leak && s.at <= now
+}
+
+// found returns the level of a plain bucket, as [leakybucket.Charge.Judge] finds it.
+func (s *slot) found(now leakybucket.Instant) float64 {
+	return max(0, s.level-s.leak*(float64(now-s.at)/1e6))
+}
+
 const (
 	stepBits   = 7
 	latestStep = 1<<stepBits - 1

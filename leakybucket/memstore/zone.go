@@ -18,14 +18,22 @@ type zone struct {
 	hash  uint64
 }
 
-// Take sets the fields of the charge one by one, since a literal is copied.
+// Take implements door.Zone. A bucket that is not kept, or not plain, is a charge's as any.
 func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at int64, fits, asked bool) {
 	if tooLong(z.name, key) {
 		return 0, 0, false, false
 	}
-	var c leakybucket.Charge
+	s, limit := z.store, leakybucket.Limit{Capacity: capacity, Leak: leak}
+	hash := z.hash ^ maphash.String(s.hasher.key, key)
+	sh := &s.shards[hash>>s.shift]
+	now := s.lockOne(sh)
+	if at, kept := sh.find(hash, z.name, key, false); kept && sh.slots[at].plain(leak, now) {
+		level, fits = sh.takePlain(at, limit, cost, now)
+		sh.mu.Unlock()
+		return level, int64(now), fits, true
+	}
+	sh.mu.Unlock()
 	var d leakybucket.Decision
-	c.Zone, c.Key, c.Limit.Capacity, c.Limit.Leak, c.Cost = z.name, key, capacity, leak, cost
-	z.store.takeOne(z.hash^maphash.String(z.store.hasher.key, key), &c, &d, 0)
+	s.takeOne(hash, &leakybucket.Charge{Zone: z.name, Key: key, Limit: limit, Cost: cost}, &d, 0)
 	return d.Level, int64(d.At), d.Fits, true
 }
