@@ -169,15 +169,15 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.S
 	sh.due(at, forget)
 }
 
-// makeFree makes slots free in a full table. It grows unless a quarter of what it may hold is free
-// once nothing rests, so that each new bucket pays for a look at few slots.
+// makeFree makes slots free in a full table. It grows unless half of what it may hold is free once
+// nothing rests: so as many may rest as not, and each new bucket pays for a look at two slots.
 func (sh *shard) makeFree(now leakybucket.Instant) {
 	for group, soonest := range sh.soonest {
 		if soonest <= now {
 			sh.sweep(group, now)
 		}
 	}
-	if 32*sh.count >= 21*len(sh.tags) {
+	if 16*sh.count >= 7*len(sh.tags) {
 		sh.resize(sh.longer())
 	}
 }
