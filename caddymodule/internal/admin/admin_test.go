@@ -267,16 +267,7 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 
 func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone pages {
-					limit 10 1/h
-					override 203.0.113.1 deny
-					override 203.0.113.2 20 1/h
-				}
-			}
-			respond ok
-		}`)
+		s := servertest.RunZone(t, "pages", "limit 10 1/h\noverride 203.0.113.1 deny\noverride 203.0.113.2 20 1/h", "respond ok")
 		addr := func(last string) servertest.Client { return s.From("203.0.113." + last + ":1") }
 		s.Changes("/throttle/limit", `{"zone": "pages", "limit": "x0.5", "for": "1h"}`)
 		addr("3").Passes(5, "/")
@@ -316,7 +307,6 @@ func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
 		s.Admin(http.MethodPost, call.path, call.body, &got)
 		check.That(t, !got.Ended, "%s %s once more: got %+v, want nothing ended", call.path, call.body, got)
 	}
-	s.Stop()
 }
 
 func TestBucketsAreListedFullestFirst(t *testing.T) {
@@ -399,15 +389,7 @@ func TestStatusShowsWhatZonesDo(t *testing.T) {
 }
 
 func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone accounts {
-				key header X_Account
-				limit 2 1/h
-			}
-		}
-		respond ok
-	}`)
+	s := servertest.RunZone(t, "accounts", "key header X_Account\nlimit 2 1/h", "respond ok")
 	s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Answers("/", http.StatusOK)
 	for range 2 {
 		var got struct{ Warnings []telemetry.KeptWarning }
@@ -697,16 +679,7 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		"skip":      nil,
 		"refuse":    {"unlisted"}, // with its verdict
 	} {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone api {
-					key header X-Api-Key unlisted `+policy+` plain
-					limit 9 1/h
-					override shop 5 1/h
-				}
-			}
-			respond ok
-		}`)
+		s := servertest.RunZone(t, "api", "key header X-Api-Key unlisted "+policy+" plain\nlimit 9 1/h\noverride shop 5 1/h", "respond ok")
 		s.From(servertest.Someone).With("X-Api-Key", "unlisted").Get("/")
 		got := ask[wire.Why](s, "why", `{"client": "unlisted"}`)
 		check.Slices(t, namesOf(got.Buckets), want, "%s: the buckets", policy)

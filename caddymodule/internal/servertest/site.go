@@ -60,6 +60,12 @@ func Run(t testing.TB, caddyfile string) *Site {
 	return s
 }
 
+// RunZone runs a site with one zone of these options, and with directives beside throttle.
+func RunZone(t testing.TB, zone, options, directives string) *Site {
+	t.Helper()
+	return Run(t, "http:// {\nthrottle {\nzone "+zone+" {\n"+options+"\n}\n}\n"+directives+"\n}")
+}
+
 func Adapt(t testing.TB, caddyfile string) []byte {
 	t.Helper()
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
