@@ -58,15 +58,7 @@ func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
 }
 
 func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone api {
-				cost {header.X-Cost}
-				limit 1000000 1000/d
-			}
-		}
-		respond {http.throttle.cost}
-	}`)
+	s := servertest.RunZone(t, "api", "cost {header.X-Cost}\nlimit 1000000 1000/d", "respond {http.throttle.cost}")
 	for _, test := range []struct{ text, want string }{
 		{"2", "2"},
 		{"0.25", "0.25"},
@@ -103,18 +95,7 @@ func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
 
 func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone api {
-					cost 0 {
-						path /free
-					}
-					limit 2 1/h
-					refusal retry_after fit
-				}
-			}
-			respond ok
-		}`)
+		s := servertest.RunZone(t, "api", "cost 0 {\npath /free\n}\nlimit 2 1/h\nrefusal retry_after fit", "respond ok")
 		c := s.From(servertest.Someone)
 		for range 10 {
 			check.Need(t, c.Get("/free").Code, http.StatusOK, "empty bucket")

@@ -413,9 +413,7 @@ func TestATunnelWorks(t *testing.T) {
 	if _, err := reader.ReadByte(); err != io.EOF {
 		t.Errorf("got %v, want the end", err)
 	}
-	if <-known {
-		t.Error("got the time known, want it unknown")
-	}
+	check.That(t, !<-known, "got the time known, want it unknown")
 }
 
 func TestAFileIsSentAndMeasured(t *testing.T) {

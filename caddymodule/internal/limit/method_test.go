@@ -166,9 +166,8 @@ func TestAMethodOutsideOfTheMatcherIsAnErrorInJSONToo(t *testing.T) {
 		{Cost: []limit.Cost{{MatchRaw: matchers(`{"expression":{"expr":"{http.request.orig_method} == 'POST'"}}`), Value: "2"}}},
 	} {
 		zone.Name, zone.LimitRaw = "login", "5 1/s"
-		if err := zone.Compile(nil); err == nil || !strings.Contains(err.Error(), "want the matcher method") {
-			t.Errorf("%+v: got %v, want an error that points to the matcher", zone, err)
-		}
+		err := zone.Compile(nil)
+		check.That(t, err != nil && strings.Contains(err.Error(), "want the matcher method"), "%+v: got %v, want an error that points to the matcher", zone, err)
 	}
 }
 

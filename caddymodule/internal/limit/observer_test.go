@@ -53,12 +53,8 @@ func TestAnObserverHidesNothingFromHandlers(t *testing.T) {
 		if n, err := wrapped.(io.ReaderFrom).ReadFrom(strings.NewReader("seven b")); n != 7 || err != nil {
 			t.Errorf("ReadFrom: got %d, %v, want 7", n, err)
 		}
-		if err := http.NewResponseController(wrapped).Flush(); err != nil {
-			t.Errorf("Flush: got %v", err)
-		}
-		if err := wrapped.(http.Pusher).Push("/x.css", nil); err != nil {
-			t.Errorf("Push: got %v", err)
-		}
+		check.NoError(t, http.NewResponseController(wrapped).Flush(), "Flush")
+		check.NoError(t, wrapped.(http.Pusher).Push("/x.css", nil), "Push")
 		_, _, err := http.NewResponseController(wrapped).Hijack()
 		return err
 	})

@@ -74,16 +74,14 @@ func TestOwnFields(t *testing.T) {
 			header.Add(name, value)
 			want.Add(name, value)
 		}
-		if got := ownFields(header, before); !maps.EqualFunc(got, want, slices.Equal[[]string]) {
-			t.Fatalf("seed %d: %v, before %v: got %v, want %v", seed, header, before, got, want)
-		}
+		got := ownFields(header, before)
+		check.Assume(t, maps.EqualFunc(got, want, slices.Equal[[]string]), "seed %d: %v, before %v: got %v, want %v", seed, header, before, got, want)
 	}
 }
 
 func TestOwnFieldsThatReplaceOthers(t *testing.T) {
 	before := http.Header{"Same": {"a"}, "Shorter": {"a", "b"}, "Other": {"a"}, "Removed": {"a"}}
 	got := ownFields(http.Header{"Same": {"a"}, "Shorter": {"a"}, "Other": {"b"}}, before)
-	if want := (http.Header{"Other": {"b"}}); !maps.EqualFunc(got, want, slices.Equal[[]string]) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	want := (http.Header{"Other": {"b"}})
+	check.That(t, maps.EqualFunc(got, want, slices.Equal[[]string]), "got %v, want %v", got, want)
 }

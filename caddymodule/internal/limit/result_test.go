@@ -16,19 +16,10 @@ import (
 
 func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone site {
-					cost 2.5
-					limit 6 0.5/s
-					refusal error
-				}
-			}
-			respond "`+everyPlaceholder+`"
-			handle_errors {
-				respond "`+everyPlaceholder+`"
-			}
-		}`)
+		s := servertest.RunZone(t, "site", `
+				cost 2.5
+				limit 6 0.5/s
+				refusal error`, "respond \""+everyPlaceholder+"\"\nhandle_errors {\nrespond \""+everyPlaceholder+"\"\n}")
 		for i, want := range []string{
 			"site 203.0.113.7 admitted  2.5 6 3.5 2.5   {http.throttle.nonsense}",
 			"site 203.0.113.7 admitted  4.5 6 1.5 2.5   {http.throttle.nonsense}",
@@ -60,16 +51,10 @@ func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
 
 func TestPlaceholdersAreEmptyIfNoZoneDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone site {
-					exempt path /free
-					refusal message "Later."
-					limit 1 1/h
-				}
-			}
-			respond "`+everyPlaceholder+` {http.throttle.message} {http.throttle.delay} {http.throttle.blocked}"
-		}`)
+		s := servertest.RunZone(t, "site", `
+				exempt path /free
+				refusal message "Later."
+				limit 1 1/h`, "respond \""+everyPlaceholder+" {http.throttle.message} {http.throttle.delay} {http.throttle.blocked}\"")
 		check.Equal(t, strings.Join(strings.Fields(s.From(servertest.Someone).Get("/free").Body.String()), " "), "{http.throttle.nonsense} false")
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
@@ -72,10 +71,10 @@ func TestEachMatcherOfAZoneSeesBothAddresses(t *testing.T) {
 	} {
 		s := servertest.Run(t, "http:// {\n"+rewrites+"throttle {\nzone one {\nkey {http.request.orig_uri.path}\n"+test.matchers+"\nlimit 1 1/h\n}\n}\nrespond {uri}\n}")
 		for _, target := range test.counted {
-			check.Equal(t, passedOf(s, 3, target), 1, "%s, %s: of 3 through", test.matchers, target)
+			check.Equal(t, s.From(servertest.Someone).Statuses(3, target)[http.StatusOK], 1, "%s, %s: of 3 through", test.matchers, target)
 		}
 		for _, target := range test.free {
-			check.Equal(t, passedOf(s, 3, target), 3, "%s, %s: of 3 through, want all", test.matchers, target)
+			check.Equal(t, s.From(servertest.Someone).Statuses(3, target)[http.StatusOK], 3, "%s, %s: of 3 through, want all", test.matchers, target)
 		}
 		s.Stop()
 	}
@@ -108,9 +107,7 @@ func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
 func TestAFrontControllerReadsTheAddressAsSent(t *testing.T) {
 	s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle {\nzone login {\nmatch path /account/login*\nlimit 5 5/h\n}\nzone scripts {\nmatch path /index.php*\nlimit 1 1/h\n}\n}\nrespond ok\n}")
 	check.Equal(t, guesses(s, 12, "/account/login"), 5, "of 12 guesses through")
-	if got := passedOf(s, 3, "/page"); got != 3 { // which no rule matches
-		t.Errorf("got %d of 3 pages, want all", got)
-	}
+	s.From(servertest.Someone).WantStatuses("/page", map[int]int{http.StatusOK: 3}) // which no rule matches
 	check.Equal(t, guesses(s, 12, "/index.php"), 1, "of 12 for the script itself through")
 }
 
@@ -139,16 +136,8 @@ func TestARewriteMakesNothingFree(t *testing.T) {
 		{"a header, which has no address", "rewrite /a /b", "header X-Free *", "/a", true},
 	} {
 		s := servertest.Run(t, "http:// {\n"+test.rewrite+"\nthrottle {\nzone all {\nexempt {\n"+test.exempt+"\n}\nlimit 1 1/h\n}\n}\nrespond ok\n}")
-		c := s.From(servertest.Someone).With("X-Free", "1")
-		passed := 0
-		for range 3 {
-			if c.Get(test.target).Code == http.StatusOK {
-				passed++
-			}
-		}
-		if (passed == 3) != test.free {
-			t.Errorf("%s: got %d of 3 through, want it free: %v", test.name, passed, test.free)
-		}
+		passed := s.From(servertest.Someone).With("X-Free", "1").Statuses(3, test.target)[http.StatusOK]
+		check.That(t, (passed == 3) == test.free, "%s: got %d of 3 through, want it free: %v", test.name, passed, test.free)
 		s.Stop()
 	}
 }
@@ -180,28 +169,13 @@ func TestStaticFilesAreThoseOfTheAddressAsRewritten(t *testing.T) {
 	root := t.TempDir()
 	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600))
 	s := servertest.Run(t, "http:// {\nroot * "+root+"\nuri strip_prefix /site1\nrewrite /style.css/x /page\nthrottle {\nzone all {\nexempt static_files\nlimit 1 1/h\n}\n}\nrespond ok\n}")
-	check.Equal(t, passedOf(s, 3, "/site1/style.css"), 3, "of 3 for a file, want all")
-	check.Equal(t, passedOf(s, 3, "/style.css/x"), 1, "of 3 through")
+	check.Equal(t, s.From(servertest.Someone).Statuses(3, "/site1/style.css")[http.StatusOK], 3, "of 3 for a file, want all")
+	check.Equal(t, s.From(servertest.Someone).Statuses(3, "/style.css/x")[http.StatusOK], 1, "of 3 through")
 }
 
 // What redir answers is not charged, and logins by HTTP Basic are seen before they are checked.
 func TestThrottleStandsAfterRewritesAndBeforePasswords(t *testing.T) {
 	s := servertest.Run(t, "http:// {\nredir /old /new\nbasic_auth /private {\nbob $2a$04$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\nthrottle all 2 1/h\nrespond ok\n}")
-	for range 5 {
-		check.Need(t, s.From(servertest.Someone).Get("/old").Code, http.StatusFound, "want the redirect")
-	}
-	var codes []string
-	for range 4 {
-		codes = append(codes, fmt.Sprint(s.From(servertest.Someone).Get("/private").Code))
-	}
-	check.Equal(t, strings.Join(codes, " "), "401 401 429 429", "want two challenges and then refusals")
-}
-
-func passedOf(s *servertest.Site, n int, target string) (passed int) {
-	for range n {
-		if s.From(servertest.Someone).Get(target).Code == http.StatusOK {
-			passed++
-		}
-	}
-	return passed
+	s.From(servertest.Someone).WantStatuses("/old", map[int]int{http.StatusFound: 5})
+	s.From(servertest.Someone).WantStatuses("/private", map[int]int{http.StatusUnauthorized: 2, http.StatusTooManyRequests: 2})
 }

@@ -28,9 +28,7 @@ func TestWebSocketsThatOpenWithCONNECTAreGETAtTheUpstream(t *testing.T) {
 		{http.Request{Method: "connect", ProtoMajor: 3, Proto: "websocket"}, "CONNECT"},
 		{http.Request{Method: ""}, "POST"},
 	} {
-		if got := judged(&test.r).Method; got != test.want {
-			t.Errorf("%+v: got %s, want %s", test.r, got, test.want)
-		}
+		check.Equal(t, judged(&test.r).Method, test.want, "%+v", test.r)
 	}
 }
 
@@ -67,9 +65,8 @@ func TestIPv4(t *testing.T) {
 func TestOnlyRequestsWithOddMethodsAreCopied(t *testing.T) {
 	for method, copied := range map[string]bool{"GET": false, "POST": false, "PUT": false, "PROPFIND": false, "CONNECT": false, "get": true, "put": true} {
 		r := &http.Request{Method: method}
-		if s := NewSubject(r); (s.Judged != r) != copied || s.Request != r || r.Method != method {
-			t.Errorf("%s: got a copy: %v, want %v", method, s.Judged != r, copied)
-		}
+		s := NewSubject(r)
+		check.That(t, (s.Judged != r) == copied && s.Request == r && r.Method == method, "%s: got a copy: %v, want %v", method, s.Judged != r, copied)
 	}
 }
 
@@ -84,9 +81,8 @@ func TestABodyIsReadOnce(t *testing.T) {
 	}
 	check.OK(t, s.Receive(body.NewStore(t.TempDir(), nil), 0))
 	for i, zone := range zones {
-		if got := zone.Carries(&s); got != (i != 1) {
-			t.Errorf("zone %d: got a field: %v, want %v", i, got, i != 1)
-		}
+		got := zone.Carries(&s)
+		check.That(t, got == (i != 1), "zone %d: got a field: %v, want %v", i, got, i != 1)
 		_ = s.Body.Close()
 	}
 }

@@ -107,9 +107,7 @@ func TestEmptiedMatcher(t *testing.T) {
 
 func sets(t *testing.T, set string) (matchers caddy.ModuleMap) {
 	t.Helper()
-	if err := json.Unmarshal([]byte("{"+set+"}"), &matchers); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte("{"+set+"}"), &matchers))
 	return matchers
 }
 
@@ -133,9 +131,7 @@ func TestReference(t *testing.T) {
 		default:
 			field.Set(reflect.ValueOf(1).Convert(field.Type()))
 		}
-		if z.Reference() {
-			t.Errorf("with %s: got a reference", zone.Field(i).Name)
-		}
+		check.That(t, !z.Reference(), "with %s: got a reference", zone.Field(i).Name)
 	}
 }
 
