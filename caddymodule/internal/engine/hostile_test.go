@@ -71,17 +71,7 @@ func TestNoHeaderGetsAClientBehindAProxyAFreshBucket(t *testing.T) {
 }
 
 func TestNoSpellingOfAPathEscapesAZone(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone login {
-				match path /wp-login.php*
-				key client_ip route
-				route login /wp-login.php*
-				limit 3 1/h
-			}
-		}
-		respond ok
-	}`)
+	s := servertest.RunZone(t, "login", "match path /wp-login.php*\nkey client_ip route\nroute login /wp-login.php*\nlimit 3 1/h", "respond ok")
 	s.From(servertest.Someone).Passes(3, "/wp-login.php")
 	for _, path := range []string{
 		"/wp-login.php", "/wp-login.php/", "/wp-login.php/x", "/wp-login.php?x=y", "/wp-login.php?",
@@ -98,15 +88,7 @@ func TestNoSpellingOfAPathEscapesAZone(t *testing.T) {
 
 // Broken requests that net/http lets through must not evade the limit.
 func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone site {
-				key client_ip missing share
-				limit 3 1/h
-			}
-		}
-		respond ok
-	}`)
+	s := servertest.RunZone(t, "site", "key client_ip missing share\nlimit 3 1/h", "respond ok")
 	server := httptest.NewServer(s.Server)
 	defer server.Close()
 	send := func(request string) (status int) {

@@ -112,9 +112,7 @@ func TestNoClientPassesForTheServerItself(t *testing.T) {
 				passed++
 			}
 		}
-		if passed != capacity {
-			t.Errorf("%s: got %d of %d requests through, want %d", name, passed, len(hostile), capacity)
-		}
+		check.That(t, passed == capacity, "%s: got %d of %d requests through, want %d", name, passed, len(hostile), capacity)
 	}
 }
 

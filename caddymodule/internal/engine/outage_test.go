@@ -173,9 +173,8 @@ func TestFirstRequests(t *testing.T) {
 				servertest.TheShared.Slow.Store(0) // from the second call on
 				for _, want := range []time.Duration{test.want, 0} {
 					began := time.Now()
-					if w := s.From(servertest.Someone).Get(test.path); w.Code != http.StatusOK || time.Since(began) != want {
-						t.Errorf("got %d after %v, want 200 after %v", w.Code, time.Since(began), want)
-					}
+					w := s.From(servertest.Someone).Get(test.path)
+					check.That(t, w.Code == http.StatusOK && time.Since(began) == want, "got %d after %v, want 200 after %v", w.Code, time.Since(began), want)
 				}
 			})
 		})
@@ -227,9 +226,8 @@ func TestForeignStores(t *testing.T) {
 		check.That(t, !s.Engine().Shared.Failing(), "after hang-ups: got the store failing")
 		servertest.TheShared.Slow.Store(int64(700 * time.Millisecond))
 		began := time.Now()
-		if w := c.Get("/"); w.Code != http.StatusServiceUnavailable || time.Since(began) != 50*time.Millisecond {
-			t.Errorf("a store that takes 700ms: got %d after %v, want 503 after 50ms", w.Code, time.Since(began))
-		}
+		w := c.Get("/")
+		check.That(t, w.Code == http.StatusServiceUnavailable && time.Since(began) == 50*time.Millisecond, "a store that takes 700ms: got %d after %v, want 503 after 50ms", w.Code, time.Since(began))
 		servertest.TheShared.Slow.Store(0)
 		servertest.TheShared.Down.Store(true)
 		c.WantStatuses("/", map[int]int{503: 5})

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -51,39 +49,6 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 		check.That(t, (w.Code == http.StatusOK) == (test.want == "") && strings.HasPrefix(problem.Message, test.want), "request %d: got %v, %s, want %q", i+1, w.Code, w.Body, test.want)
 	}
 	check.Contains(t, s.From(servertest.Someone).Get("/").Body.String(), ">Too many pages.</p>", "want the message on the page")
-}
-
-func TestThePageIsReadWhenTheConfigIsLoaded(t *testing.T) {
-	page := filepath.Join(t.TempDir(), "page.html")
-	check.OK(t, os.WriteFile(page, []byte("old"), 0o600))
-	s := servertest.Run(t, "http:// {\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\nrespond ok\n}")
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/")
-	check.OK(t, os.Remove(page))
-	check.Equal(t, c.Get("/").Body.String(), "old")
-}
-
-func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone login {
-				limit 1 1/m
-				refusal error
-			}
-		}
-		respond ok
-		handle_errors {
-			respond "{err.status_code} {err.status_text} {err.message} {http.throttle.zone} {http.throttle.decision} {http.throttle.reason} {http.throttle.retry_after} {http.throttle.key}"
-		}
-	}`)
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/")
-	w := c.Get("/")
-	const want = "429 Too Many Requests refused by throttle login refused capacity 60 203.0.113.7"
-	got := w.Body.String()
-	check.That(t, w.Code == http.StatusTooManyRequests && got == want, "got %v %q, want 429 %q", w.Code, got, want)
-	check.Equal(t, w.Header().Get("Retry-After"), "60", "Retry-After")
-	check.Equal(t, w.Header().Get("Cache-Control"), "no-store", "Cache-Control")
 }
 
 func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
@@ -134,7 +99,6 @@ func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
 				check.That(t, field["support_code"] == code, "got %v in the access log, want the code %s", field, code)
 				again := servertest.CodeOn(t, c.Get("/"))
 				check.That(t, again != code && again != "", "got the code %q once more, want another", again)
-				s.Stop()
 			})
 		})
 	}

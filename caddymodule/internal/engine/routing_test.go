@@ -205,15 +205,7 @@ func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 	} {
 		t.Run(test.retryAfter, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := servertest.Run(t, `http:// {
-					throttle {
-						zone site {
-							limit 8 2/s
-							refusal retry_after `+test.retryAfter+`
-						}
-					}
-					respond ok
-				}`)
+				s := servertest.RunZone(t, "site", "limit 8 2/s\nrefusal retry_after "+test.retryAfter, "respond ok")
 				c := s.From(servertest.Someone)
 				c.Passes(8, "/")
 				first := c.Get("/").Header().Get("Retry-After")

@@ -28,16 +28,24 @@ func settleFails(after time.Duration, err error) func(http.ResponseWriter, *http
 
 func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 	notFound := caddyhttp.HandlerError{StatusCode: http.StatusNotFound, Err: errors.New("no such file")}
+	panics := func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("X-Cost", "0") // which is not sent
+		panic(http.ErrAbortHandler)
+	}
 	for _, test := range []struct {
 		about, options string
 		serve          func(http.ResponseWriter, *http.Request) error
-		want           float64 // the level afterwards
+		want, unknown  float64 // the level afterwards, and how many costs were not known
 	}{
-		{"time until the end, up", "cost 1\nsettle seconds", settleFails(9*time.Second, nil), 9},
-		{"an error page is not known", "cost 1\nsettle bytes 1KB", settleFails(0, notFound), 1},
-		{"a header, down", "cost 5\nsettle header x-cost", servertest.Says(500, "X-Cost", "0.25"), 0.25},
-		{"another status after", "settle status 200 1 after", servertest.Says(302), 0},
-		{"the lines' cost is the reservation", "cost 4 {\npath /x\n}\nsettle header X-Cost", servertest.Says(200), 4},
+		{"time until the end, up", "cost 1\nsettle seconds", settleFails(9*time.Second, nil), 9, 0},
+		{"an error page is not known", "cost 1\nsettle bytes 1KB", settleFails(0, notFound), 1, 1},
+		{"a header, down", "cost 5\nsettle header x-cost", servertest.Says(500, "X-Cost", "0.25"), 0.25, 0},
+		{"another status after", "settle status 200 1 after", servertest.Says(302), 0, 0},
+		{"the lines' cost is the reservation", "cost 4 {\npath /x\n}\nsettle header X-Cost", servertest.Says(200), 4, 1},
+		{"a panic, and a header", "cost 2\nsettle header X-Cost", panics, 2, 1},
+		{"a panic, and bytes", "cost 2\nsettle bytes 1", panics, 2, 1},
+		{"a panic, and a status", "cost 2\nsettle status 2xx 5xx 7", panics, 2, 1},
+		{"a panic, which ends the time", "cost 2\nsettle seconds", panics, 2, 0},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			servertest.InBubble(t, func(t *testing.T) {
@@ -46,6 +54,7 @@ func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 				s.Get("/x")
 				got := s.Level("settled", false)
 				check.That(t, math.Abs(got-test.want) <= 1e-3, "got level %v, want %v", got, test.want)
+				check.Equal(t, s.Unsettled("settled"), test.unknown, "unsettled")
 			})
 		})
 	}
@@ -84,48 +93,19 @@ func TestTheHeaderThatTellsTheCostIsNotForTheClient(t *testing.T) {
 	}
 }
 
-// settlePanics is an upstream that says its cost and then panics, as
-// reverse_proxy does when its upstream breaks off.
-func settlePanics(value any) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		servertest.Says(200, "X-Cost", "3")(w, r)
-		panic(value)
-	}
-}
-
 func TestAPanicSettlesOnceAndGoesOnUntouched(t *testing.T) {
 	broken := errors.New("broken")
 	for _, value := range []any{http.ErrAbortHandler, broken, "a text", &http.Request{}} {
 		s := servertest.NewFuncZone(t, "cost 1\nsettle header X-Cost")
-		s.Serve = settlePanics(value)
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			servertest.Says(200, "X-Cost", "3")(w, r)
+			panic(value)
+		}
 		_, panicked := s.Get("/")
 		check.That(t, panicked == value, "got the panic %v, want %v", panicked, value)
 		n, diff := s.Store.Sum()
 		check.That(t, n == 1 && diff == 2, "got %d settlements of %v together, want one of 2", n, diff)
 		s.WantLevel("settled", 3)
-	}
-}
-
-func TestAPanicBeforeThereAreHeadersTellsNothing(t *testing.T) {
-	for _, test := range []struct {
-		options string
-		unknown float64
-	}{
-		{"settle header X-Cost", 1},
-		{"settle bytes 1", 1},
-		{"settle status 2xx 5xx 7", 1},
-		{"settle seconds", 0}, // it ended with the panic
-	} {
-		t.Run(test.options, func(t *testing.T) {
-			s := servertest.NewFuncZone(t, "cost 2\n"+test.options)
-			s.Serve = func(w http.ResponseWriter, _ *http.Request) error {
-				w.Header().Set("X-Cost", "0")
-				panic(http.ErrAbortHandler)
-			}
-			s.Get("/")
-			s.WantLevel("settled", 2)
-			check.Equal(t, s.Unsettled("settled"), test.unknown, "unsettled")
-		})
 	}
 }
 

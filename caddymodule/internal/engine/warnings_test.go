@@ -16,15 +16,19 @@ const (
 	looseWarning     = "without trusted_proxies_strict"
 )
 
+// A tunnel on the same machine, say, makes all visitors come from the address that is exempt.
 func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
-	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
-		s := servertest.Run(t, `http:// {
-			throttle site 100 1/s
-		}`)
+	for _, test := range []struct{ global, header string }{
+		{"", "X-Forwarded-For"},
+		{"", "Forwarded"},
+		{"", "Cf-Connecting-Ip"},
+		{"{\nthrottle {\nexempt client_ip 203.0.113.0/24\n}\n}\n", "X-Forwarded-For"},
+	} {
+		s := servertest.Run(t, test.global+"http:// {\nthrottle site 100 1/s\n}")
 		s.From(servertest.Someone).Get("/")
 		s.Warned(t, untrustedWarning, 0)
 		for range 3 {
-			s.From(servertest.Someone).With(header, "192.0.2.1").Get("/")
+			s.From(servertest.Someone).With(test.header, "192.0.2.1").Get("/")
 		}
 		s.Warned(t, untrustedWarning, 1)
 		s.Warned(t, looseWarning, 0)
@@ -40,23 +44,6 @@ func TestSignsOfAProxyAreLookedForAgain(t *testing.T) {
 		s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
 		s.Warned(t, untrustedWarning, 1)
 	})
-}
-
-// A tunnel on the same machine, say, makes all visitors come from the address that is
-// exempt.
-func TestAnExemptPeerThatForwardsIsWarnedOf(t *testing.T) {
-	s := servertest.Run(t, `{
-		throttle {
-			exempt client_ip 203.0.113.0/24
-		}
-	}
-	http:// {
-		throttle site 1 1/h
-	}`)
-	for range 3 {
-		s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
-	}
-	s.Warned(t, untrustedWarning, 1)
 }
 
 func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
