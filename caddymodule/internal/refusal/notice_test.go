@@ -98,9 +98,7 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 		for _, text := range []string{l.Title, l.Reason, l.LogIns, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
 			check.That(t, text != "" && html.EscapeString(text) == text, "%s: got the text %q", l.Tag, text)
 		}
-		if strings.Count(l.Wait, "%s") != 1 {
-			t.Errorf("%s: got %q, want one %%s", l.Tag, l.Wait)
-		}
+		check.That(t, strings.Count(l.Wait, "%s") == 1, "%s: got %q, want one %%s", l.Tag, l.Wait)
 	}
 }
 
