@@ -29,9 +29,8 @@ func TestOnlyAddressesOfTheInternetAreAdded(t *testing.T) {
 		"::1": false, "::": false, "fe80::1": false, "fd00::1": false, "ff02::1": false,
 	} {
 		l, addr := newClients(), netip.MustParseAddr(peer)
-		if got := l.refuse(netip.PrefixFrom(addr, addr.BitLen()).String()); got != want || l.some.Load() != want || l.has(peer) != want {
-			t.Errorf("%s: got added: %v, found: %v, want %v", peer, got, l.has(peer), want)
-		}
+		got := l.refuse(netip.PrefixFrom(addr, addr.BitLen()).String())
+		check.That(t, got == want && l.some.Load() == want && l.has(peer) == want, "%s: got added: %v, found: %v, want %v", peer, got, l.has(peer), want)
 	}
 }
 
