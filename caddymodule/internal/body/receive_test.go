@@ -39,9 +39,7 @@ func TestReceive(t *testing.T) {
 	for name, bounds := range map[string]Bounds{"room": {}, "no memory": {Memory: 1}, "little memory": {Memory: 2 * smallPiece}} {
 		s := newStore(t, bounds)
 		server := listen(t, receives(s, 1<<20, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
-			if err != nil || r.Body != b || !Whole(r) {
-				t.Errorf("%s: got %v, and the body received: %v", name, err, Whole(r))
-			}
+			check.That(t, err == nil && r.Body == b && Whole(r), "%s: got %v, and the body received: %v", name, err, Whole(r))
 			got, err := io.ReadAll(r.Body)
 			memory, disk := s.Held()
 			check.That(t, err == nil && memory == 0 && disk == 0, "%s: got %v, and %d and %d bytes held after the end, want none", name, err, memory, disk)
@@ -237,9 +235,7 @@ func TestPassingOnAFullDisk(t *testing.T) {
 		data := randomBytes(5 * blockSize)
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(data))
 		b, err := s.Receive(t.Context(), r, alice, 0)
-		if !errors.Is(err, ErrNoRoom) || b.InFile() != (took > 0) {
-			t.Errorf("%d bytes: got %v, in the file: %v", took, err, b.InFile())
-		}
+		check.That(t, errors.Is(err, ErrNoRoom) && b.InFile() == (took > 0), "%d bytes: got %v, in the file: %v", took, err, b.InFile())
 		if got, err := io.ReadAll(r.Body); string(got) != data || err != nil {
 			t.Errorf("%d bytes: got %d bytes, %v, want all of them", took, len(got), err)
 		}
@@ -365,9 +361,7 @@ func TestBodiesThatLieAboutTheirLength(t *testing.T) {
 				data, _ := io.ReadAll(r.Body)
 				got, want = string(data), nil
 			}
-			if got != test.want || !errors.Is(err, want) || Whole(r) != (err == nil) {
-				t.Errorf("%s: got %q, %v, and it received: %v", test.about, got, err, Whole(r))
-			}
+			check.That(t, got == test.want && errors.Is(err, want) && Whole(r) == (err == nil), "%s: got %q, %v, and it received: %v", test.about, got, err, Whole(r))
 		}))
 		ask(t, server.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n"+test.headers+"\r\n\r\n"+test.body)
 		server.Close()
@@ -403,7 +397,7 @@ func TestAClientThatBreaksOff(t *testing.T) {
 				}), func(t *testing.T, dial func() net.Conn) {
 					ctx, stop := context.WithTimeout(t.Context(), test.leaves)
 					defer stop()
-					_, _, _ = slowPost(ctx, dial(), protocol, &slowBody{strings.Repeat(" ", 100), slowByte}, -1)
+					slowPost(ctx, dial(), protocol, &slowBody{strings.Repeat(" ", 100), slowByte})
 				})
 				check.That(t, served, "got nothing served")
 			})
