@@ -247,7 +247,5 @@ func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
 	if wrongPeople*100 > people || wrongOthers*100 > others {
 		t.Errorf("got %d of %d people and %d of %d others taken for what they are not, want one in 100 at most", wrongPeople, people, wrongOthers, others)
 	}
-	if withheld > 1 {
-		t.Errorf("got no limit in %d months, want one in most", withheld)
-	}
+	check.That(t, withheld <= 1, "got no limit in %d months, want one in most", withheld)
 }

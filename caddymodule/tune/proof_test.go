@@ -195,9 +195,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 				got := [4]int{int(p.Capacity), p.RefusedKeys, p.RefusedPeople, p.RefusedRequests}
 				check.That(t, got == point, "%s, spare %s, leak %s: got %v, want capacity, clients, people and requests %v", log, spare, p.Leak, got, point)
 			}
-			if z.Units.Recommended != want.leak {
-				t.Errorf("%s, spare %s: got leak %s, want the one of index %d", log, spare, z.Units.Best().Leak, want.leak)
-			}
+			check.That(t, z.Units.Recommended == want.leak, "%s, spare %s: got leak %s, want the one of index %d", log, spare, z.Units.Best().Leak, want.leak)
 			if z.Caddyfile == "" {
 				continue
 			}
@@ -249,8 +247,6 @@ func TestARecommendationIsStable(t *testing.T) {
 			answers[answer]++
 			most = max(most, answers[answer])
 		}
-		if most < 11 {
-			t.Errorf("%s: got %v, want one answer 11 times of 12", filepath.Base(log), answers)
-		}
+		check.That(t, most >= 11, "%s: got %v, want one answer 11 times of 12", filepath.Base(log), answers)
 	}
 }

@@ -45,9 +45,7 @@ func TestHiddenAddressesAreNone(t *testing.T) {
 			logStart.Unix()+int64(n), []string{"REDACTED", "-", "@", "unix:/run/site"}[n%4])
 	}
 	z := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--limit", "10 1/h", writeFile(t, "access.log", b.String())).Zones[0]
-	if z.Keys != 1 || len(z.Worst) != 1 || z.Worst[0].Key != "@share" {
-		t.Errorf("got %d keys, and %+v refused, want the shared bucket", z.Keys, z.Worst)
-	}
+	check.That(t, z.Keys == 1 && len(z.Worst) == 1 && z.Worst[0].Key == "@share", "got %d keys, and %+v refused, want the shared bucket", z.Keys, z.Worst)
 }
 
 // TestTheOrderOfALogDoesNotMatter: a rotated log of two nodes gives the same answer however

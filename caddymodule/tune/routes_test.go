@@ -25,9 +25,7 @@ func TestStripLeavesWhatLeadsToThrottle(t *testing.T) {
 			check.OK(t, json.Unmarshal([]byte(`{"routes":[`+test.routes+`]}`), &server))
 			stripped := stripRoutes(server.Routes, false)
 			got := check.Must(json.Marshal(stripped))(t)
-			if string(got) != "["+test.want+"]" {
-				t.Errorf("got %s, want [%s]", got, test.want)
-			}
+			check.That(t, string(got) == "["+test.want+"]", "got %s, want [%s]", got, test.want)
 		})
 	}
 }

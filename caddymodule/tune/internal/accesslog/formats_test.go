@@ -56,9 +56,8 @@ func TestEveryTimeAndDurationThatCaddyWritesIsRead(t *testing.T) {
 				continue
 			}
 			check.Equal(t, req.Duration, took, "times %q, durations %q: duration", format, durations)
-			if off := end.Add(-took).Sub(req.At); off < -exact || off > exact {
-				t.Errorf("times %q, durations %q: got %v, want %v", format, durations, req.At, end.Add(-took))
-			}
+			off := end.Add(-took).Sub(req.At)
+			check.That(t, off >= -exact && off <= exact, "times %q, durations %q: got %v, want %v", format, durations, req.At, end.Add(-took))
 		}
 	}
 }
@@ -95,9 +94,7 @@ func TestAWholeRequestTimeIsInMicrosecondsUnlessTheUserSaysMore(t *testing.T) {
 func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 	text := combinedLine(noon, "192.0.2.1", "/a") + "\n" + caddyLine(noon.Add(time.Second), 0, "192.0.2.2", "/b") + "\n\n" + combinedLine(noon.Add(2*time.Second), "192.0.2.3", "/c")
 	got, stats, err := readAll(t, Options{Host: "www.example.com"}, written(t, "access.log", text))
-	if err != nil || len(got) != 3 || stats.Other != 1 || stats.Unreadable != 0 {
-		t.Fatalf("got %+v, %+v and %v, want three requests", got, stats, err)
-	}
+	check.Assume(t, err == nil && len(got) == 3 && stats.Other == 1 && stats.Unreadable == 0, "got %+v, %+v and %v, want three requests", got, stats, err)
 	if got[0].host != "www.example.com" || got[1].host != "example.com" {
 		t.Errorf("got hosts %q and %q, want that of the options only where the line has none", got[0].host, got[1].host)
 	}
@@ -106,9 +103,7 @@ func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 func TestAListOfAddressesThatEndsWithACommaIsRead(t *testing.T) {
 	for _, peer := range []string{"203.0.113.9,", "203.0.113.9, ", "203.0.113.9, 10.0.0.1,"} {
 		r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(peer + ` [10/Jun/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 5` + "\n")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if req, err := firstOf(r); err != nil || req.Client.String() != "203.0.113.9" {
 			t.Errorf("%q: got %+v and error %v, want a request of 203.0.113.9", peer, req, err)
 		}

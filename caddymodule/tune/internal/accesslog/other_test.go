@@ -9,6 +9,17 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
+// readAs returns what is read of the first line of a log, as a text.
+func readAs(t *testing.T, options Options, line string) (string, error) {
+	t.Helper()
+	r, err := first(t, options, line)
+	if err != nil {
+		return "", err
+	}
+	check.Equal(t, r.Client.String(), r.ClientText, "the client")
+	return fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent), nil
+}
+
 // TestLinesOfOtherProgramsAreRead, by a table of their formats.
 func TestLinesOfOtherProgramsAreRead(t *testing.T) {
 	for name, c := range map[string]struct{ line, want string }{
@@ -30,13 +41,8 @@ func TestLinesOfOtherProgramsAreRead(t *testing.T) {
 		"a port":                   {`192.0.2.7:4431 - - [02/Nov/2026:08:00:00 +0000] "GET /a?b HTTP/1.1" 404 5 "-" "curl/8"`, `08:00:00 -1ns 192.0.2.7  GET /a?b 404 5 curl/8`},
 		"brackets":                 {`[2001:db8::7]:4433 - - [02/Nov/2026:08:00:00 +0000] "GET /a?b HTTP/1.1" 404 5 "-" "curl/8"`, `08:00:00 -1ns 2001:db8::7  GET /a?b 404 5 curl/8`},
 	} {
-		r, err := first(t, Options{}, c.line)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent)
-		check.That(t, got == c.want && r.Client.String() == r.ClientText, "%s: got  %s\nwant %s", name, got, c.want)
+		got, err := readAs(t, Options{}, c.line)
+		check.That(t, err == nil && got == c.want, "%s: got  %s, %v\nwant %s", name, got, err, c.want)
 	}
 }
 
@@ -164,13 +170,8 @@ func TestFieldsAreReadAsTheServerSpellsThem(t *testing.T) {
 		{`{"ip":"$proxy_protocol_addr","who":"$remote_user","at":"$time_iso8601","uri":"$request_uri","m":"$request_method","st":$status,"n":$body_bytes_sent,"ua":"$http_user_agent","vh":"$host","took":"$request_time"}`, "proxy_protocol_addr", `{"ip":"192.0.2.7","who":"x [y","at":"2026-11-02T08:00:00.25+00:00","uri":"/a?b","m":"GET","st":404,"n":5,"ua":"a \"b\"","vh":"example.com","took":"0.250"}`},
 		{`$remote_addr - $remote_user [$time_local] $host "$request" $status $body_bytes_sent "$http_user_agent" $upstream_response_time`, "", `192.0.2.7 - x [y] [z [02/Nov/2026:08:00:00.25 +0000] example.com "GET /a?b HTTP/1.1" 404 5 "a \"b\"" 0.250`},
 	} {
-		r, err := first(t, Options{Fields: c.fields, Client: c.options, TimeField: map[bool]string{true: "upstream_response_time"}[strings.Contains(c.fields, "upstream")]}, c.line)
-		if err != nil {
-			t.Errorf("%s: %v", c.fields, err)
-			continue
-		}
-		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent)
-		check.That(t, got == want, "%s: got  %s\nwant %s", c.fields, got, want)
+		got, err := readAs(t, Options{Fields: c.fields, Client: c.options, TimeField: map[bool]string{true: "upstream_response_time"}[strings.Contains(c.fields, "upstream")]}, c.line)
+		check.That(t, err == nil && got == want, "%s: got  %s, %v\nwant %s", c.fields, got, err, want)
 	}
 	for fields, want := range map[string]string{"": "", "$remote_addr$status": "nothing is between", "$remote_addr $request": "has no time", "%h %t": "has no request", "%t %U": "has no request"} {
 		_, err := Open([]string{"-"}, Options{Fields: fields, Stdin: strings.NewReader("")})
@@ -231,13 +232,8 @@ func TestTheFieldsThatAnErrorNamesReadTheLog(t *testing.T) {
 		}
 		_, fields, _ := strings.Cut(err.Error(), "--fields '")
 		fields, _, _ = strings.Cut(fields, "'")
-		r, err := first(t, Options{Fields: fields}, c.line)
-		if err != nil {
-			t.Errorf("%s: got %v with --fields '%s'", name, err, fields)
-			continue
-		}
-		got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent)
-		check.That(t, got == c.want, "%s: got  %s\nwant %s", name, got, c.want)
+		got, err := readAs(t, Options{Fields: fields}, c.line)
+		check.That(t, err == nil && got == c.want, "%s: got  %s, %v with --fields '%s'\nwant %s", name, got, err, fields, c.want)
 	}
 	if r, err := first(t, Options{Fields: `$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`}, `2026-11-02T08:00:00.5Z lb 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET http://example.com:80/a?b HTTP/1.1" "curl/8" - -`); err != nil || r.ClientText != "192.0.2.7" {
 		t.Errorf("a classic load balancer: got %v, %v", r, err)

@@ -227,9 +227,7 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 	r := s.Result(0)
 	r.Withheld = nil
 	for _, want := range []string{"mostly /a/*, as Mozilla (Applebot/0.1) and 1 other user agent\n", "(compatible; Googlebot/2.1;"} {
-		if !strings.Contains(r.Text(), want) {
-			t.Errorf("got\n%s\nwant %q", r.Text(), want)
-		}
+		check.That(t, strings.Contains(r.Text(), want), "got\n%s\nwant %q", r.Text(), want)
 	}
 }
 
