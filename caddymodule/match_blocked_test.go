@@ -75,7 +75,6 @@ func TestTheMatcherMatchesBeforeThrottleWhatItWouldFindBlocked(t *testing.T) {
 		})
 		servertest.Sleep(time.Hour)
 		bodies(free)
-		s.Stop()
 	})
 }
 
@@ -87,7 +86,6 @@ func TestTheMatcherMatchesNoClientThatIsBlockedInShadowOnly(t *testing.T) {
 			check.Equal(t, c.Get("/login").Body.String(), "ok false")
 		}
 		check.Equal(t, c.Get("/free").Body.String(), "free")
-		s.Stop()
 	})
 }
 
@@ -138,5 +136,4 @@ func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
 	s.Changes("/throttle/unshadow", `{}`)
 	s.Changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
 	wants("203.0.113.7", 200, 200, 200)
-	s.Stop()
 }

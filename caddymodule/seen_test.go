@@ -102,7 +102,6 @@ func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 		c.Get("/")
 		report(c, "pages")
 		check(2)
-		s.Stop()
 	})
 }
 
@@ -121,7 +120,6 @@ func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 		if got := value(s, t, "caddy_throttle_refused_people_total", "pages"); got != 0 {
 			t.Errorf("got %v people, want none", got)
 		}
-		s.Stop()
 	})
 }
 

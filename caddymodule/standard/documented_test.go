@@ -49,9 +49,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 		}
 	}
 	slices.Sort(registered)
-	if !slices.Equal(documented, registered) {
-		t.Errorf("got the metrics\n%s\nin the documentation, want\n%s", strings.Join(documented, "\n"), strings.Join(registered, "\n"))
-	}
+	check.That(t, slices.Equal(documented, registered), "got the metrics\n%s\nin the documentation, want\n%s", strings.Join(documented, "\n"), strings.Join(registered, "\n"))
 	for _, name := range regexp.MustCompile(`caddy_throttle_\w+`).FindAllString(page, -1) {
 		name = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "") // of a histogram
 		if name != "caddy_throttle_" && !slices.ContainsFunc(registered, func(line string) bool { return strings.HasPrefix(line, name+" ") }) {
@@ -101,9 +99,8 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 		}
 		for _, found := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
 			n++
-			if message := strings.TrimSuffix(found[1], "..."); !strings.Contains(code.String(), `"`+message) {
-				t.Errorf("got the message %q in the documentation, which nothing logs", message)
-			}
+			message := strings.TrimSuffix(found[1], "...")
+			check.That(t, strings.Contains(code.String(), `"`+message), "got the message %q in the documentation, which nothing logs", message)
 		}
 	}
 	check.Equal(t, n, 11, "messages")
@@ -206,15 +203,12 @@ func TestManualPagesKeepTheArguments(t *testing.T) {
 	caddycmd.Commands()["throttle"].CobraFunc(all)
 	for _, command := range all.Commands() {
 		var page bytes.Buffer
-		if err := doc.GenMan(command, &doc.GenManHeader{Section: "8"}, &page); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, doc.GenMan(command, &doc.GenManHeader{Section: "8"}, &page))
 		plain := strings.NewReplacer(`\fB`, "", `\fP`, "", `\-`, "-", `\[`, "[", `\]`, "]").Replace(page.String())
 		if !strings.Contains(plain, command.UseLine()) {
 			t.Errorf("got no %q in\n%s", command.UseLine(), plain[:min(len(plain), 400)])
 		}
-		if text := command.Long + command.Flags().FlagUsages(); strings.Contains(text, "<") {
-			t.Errorf("%s: got words in angle brackets in\n%s", command.Name(), text)
-		}
+		text := command.Long + command.Flags().FlagUsages()
+		check.That(t, !strings.Contains(text, "<"), "%s: got words in angle brackets in\n%s", command.Name(), text)
 	}
 }

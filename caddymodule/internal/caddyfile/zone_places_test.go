@@ -101,9 +101,7 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 		raw := check.Must(json.Marshal(site))(t)
 		z := new(limit.Zone)
 		check.OK(t, caddy.StrictUnmarshalJSON(raw, z))
-		if err := z.Compile(nil); err != nil {
-			t.Errorf("%s in JSON: got %v", name, err)
-		}
+		check.NoError(t, z.Compile(nil), "%s in JSON", name)
 		for field := range site {
 			fields[field] = true
 		}

@@ -236,9 +236,8 @@ const agreed = 2*time.Second + 10*time.Millisecond
 
 func TestFollow(t *testing.T) {
 	run(t, 3, func(t *testing.T, _ *server, n []*node) {
-		if told := n[0].change(banOf(robber, time.Hour, "alice"), false); !told.Shared || !told.Kept || told.Error != "" {
-			t.Errorf("got %+v, want it shared and kept", told)
-		}
+		told := n[0].change(banOf(robber, time.Hour, "alice"), false)
+		check.That(t, told.Shared && told.Kept && told.Error == "", "got %+v, want it shared and kept", told)
 		time.Sleep(agreed)
 		want(t, n, robber, "alice")
 		var conflict *Conflict
@@ -257,9 +256,8 @@ func TestFollow(t *testing.T) {
 		if _, _, err := n[0].Change(unban(robber), "test", false); !errors.Is(err, ErrNothing) {
 			t.Errorf("a second end: got error %v, want ErrNothing", err)
 		}
-		if got := n[0].Journal(); len(got) != 3 || got[0].Action != "unban" || got[1].By != "bob" || got[1].Via != n[1].host || got[2].Via != "test" {
-			t.Errorf("journal of the first node: got %+v, want also what it took over", got)
-		}
+		got := n[0].Journal()
+		check.That(t, len(got) == 3 && got[0].Action == "unban" && got[1].By == "bob" && got[1].Via == n[1].host && got[2].Via == "test", "journal of the first node: got %+v, want also what it took over", got)
 	})
 }
 
@@ -318,9 +316,7 @@ func TestOutage(t *testing.T) {
 			for _, one := range n {
 				one.link.set(!deaf, deaf)
 			}
-			if told := n[0].change(banOf(robber, time.Hour, "alice"), false); told.Error == "" {
-				t.Error("got no error, want it said that the others do not know")
-			}
+			check.That(t, n[0].change(banOf(robber, time.Hour, "alice"), false).Error != "", "got no error, want it said that the others do not know")
 			n[0].change(unban(other), false)
 			if state := n[0].State(); state.Pending != 2 || state.Error == "" {
 				t.Errorf("got %+v, want 2 changes pending, and why", state)
@@ -446,17 +442,15 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 		for _, network := range networks {
 			check.Equal(t, numberOf(one, network), highest[network], "seed %d, node %d, %s: the highest number", seed, i, network)
 		}
-		if state := one.State(); state.Pending != 0 || state.Error != "" || state.Skipped != 0 {
-			t.Errorf("seed %d, node %d: got %+v, want all told", seed, i, state)
-		}
+		state := one.State()
+		check.That(t, state.Pending == 0 && state.Error == "" && state.Skipped == 0, "seed %d, node %d: got %+v, want all told", seed, i, state)
 	}
 	look()
 	fresh.kill()
 	before := n[0].link.count()
 	time.Sleep(time.Minute)
-	if calls := n[0].link.count() - before; calls > 61 {
-		t.Errorf("seed %d: got %d calls in a quiet minute, want one a second", seed, calls)
-	}
+	calls := n[0].link.count() - before
+	check.That(t, calls <= 61, "seed %d: got %d calls in a quiet minute, want one a second", seed, calls)
 }
 
 func (l *link) count() int {
@@ -484,9 +478,8 @@ func TestMany(t *testing.T) {
 		before := n[0].link.count() + n[1].link.count()
 		time.Sleep(agreed)
 		check.Equal(t, len(s.backup().texts), len(all), "texts after a flush")
-		if calls := n[0].link.count() + n[1].link.count() - before; calls > 60 {
-			t.Errorf("got %d calls, want some for each %d texts", calls, mostPut)
-		}
+		calls := n[0].link.count() + n[1].link.count() - before
+		check.That(t, calls <= 60, "got %d calls, want some for each %d texts", calls, mostPut)
 		if _, _, err := n[1].Change(banOf(robber, time.Hour, "x"), "test", false); err == nil {
 			t.Error("one more than fits: got no error, want one")
 		}
@@ -657,9 +650,8 @@ func TestForeign(t *testing.T) {
 		s.last++ // as if another had written
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
-		if state := n.State(); state.Skipped != len(junk)-1 {
-			t.Errorf("got %+v, want %d skipped", state, len(junk)-1)
-		}
+		state := n.State()
+		check.That(t, state.Skipped == len(junk)-1, "got %+v, want %d skipped", state, len(junk)-1)
 		got := lines()
 		if len(got) != 2 || !strings.Contains(got[1], "skipping") { // with one of ours, and without
 			t.Errorf("got the log %q, want two lines", got)
@@ -685,13 +677,10 @@ func TestClock(t *testing.T) {
 	all := records{override.Name{Kind: override.OfShadow}: {Number: 7}}
 	for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
 		number := all.number(now.Add(skew))
-		if number <= 7 || number < now.Add(skew).UnixMicro() {
-			t.Errorf("clock %v: got number %d, want one above the clock and all that was seen", skew, number)
-		}
+		check.That(t, number > 7 && number >= now.Add(skew).UnixMicro(), "clock %v: got number %d, want one above the clock and all that was seen", skew, number)
 		all[override.Name{Kind: override.OfShadow}].Number = number
-		if again := all.number(now); again <= number {
-			t.Errorf("clock right again: got number %d, want one above %d", again, number)
-		}
+		again := all.number(now)
+		check.That(t, again > number, "clock right again: got number %d, want one above %d", again, number)
 	}
 }
 

@@ -250,9 +250,8 @@ func TestQuery(t *testing.T) {
 		}
 		r.Query("rows[]=1&rows[=2") // arrays are counted in bodies
 		check.OK(t, r.Body(formType, "", -1, strings.NewReader(test.body)))
-		if got := r.field(0) + " " + r.field(1); got != test.want || r.count(2) != "0" {
-			t.Errorf("%.40s, %s: got %s and %s rows, want %s", test.queries, test.body, got, r.count(2), test.want)
-		}
+		got := r.field(0) + " " + r.field(1)
+		check.That(t, got == test.want && r.count(2) == "0", "%.40s, %s: got %s and %s rows, want %s", test.queries, test.body, got, r.count(2), test.want)
 		carries := r.Carries(0, 1)
 		check.That(t, carries != (test.want == "absent absent"), "%s, %s: carries %v", test.queries, test.body, carries)
 	}
@@ -412,9 +411,7 @@ func TestReadingFails(t *testing.T) {
 		for n := range len(begun) + 1 {
 			r := planOf(t, []string{"log"}, nil).Read()
 			err := r.Body(contentType, "", -1, io.MultiReader(strings.NewReader(begun[:n]), iotest.ErrReader(broken)))
-			if err != broken || r.field(0) != "unclear" {
-				t.Errorf("%s after %d bytes: got %v and %s, want the error and unclear", contentType, n, err, r.field(0))
-			}
+			check.That(t, err == broken && r.field(0) == "unclear", "%s after %d bytes: got %v and %s, want the error and unclear", contentType, n, err, r.field(0))
 		}
 	}
 }

@@ -61,9 +61,7 @@ func TestWhatTheHeadersOfAnAnswerSay(t *testing.T) {
 		got := says{final: w.Final(test.status), declared: w.Declared}
 		got.tunnels, got.bodiless = got.final && w.Tunnels(), w.Bodiless()
 		check.Equal(t, got, test.want, "%s", test.name)
-		if w.Final(http.StatusOK) == got.final {
-			t.Errorf("%s: got the next status final, too, or never any", test.name)
-		}
+		check.That(t, w.Final(http.StatusOK) != got.final, "%s: got the next status final, too, or never any", test.name)
 	}
 }
 

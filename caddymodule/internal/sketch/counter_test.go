@@ -69,9 +69,7 @@ func TestDistinct(t *testing.T) {
 		switch n + 1 {
 		case 1, 10, 100, 1000, 10_000, 45_000, 58_000, 100_000, 1_000_000, 2_000_000:
 			got, want := float64(c.Estimate()), float64(n+1)
-			if math.Abs(got-want) > max(want*0.055, 5) {
-				t.Errorf("after %v keys: got %v, want within 5.5 %%", want, got)
-			}
+			check.That(t, math.Abs(got-want) <= max(want*0.055, 5), "after %v keys: got %v, want within 5.5 %%", want, got)
 		}
 	}
 	if c.Reset(); c.Estimate() != 0 {
@@ -91,7 +89,6 @@ func TestDistinctOfManyCallers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := c.Estimate(); got < keys*0.9 || got > keys*1.1 {
-		t.Errorf("%d callers with the same %d keys: got %d", callers, keys, got)
-	}
+	got := c.Estimate()
+	check.That(t, got >= keys*0.9 && got <= keys*1.1, "%d callers with the same %d keys: got %d", callers, keys, got)
 }

@@ -40,9 +40,8 @@ func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
 		h.observe(fraction, 1)
 	}
 	got := []uint64{h.Counts[0].Load(), h.Counts[1].Load(), h.Counts[9].Load(), h.Counts[10].Load()}
-	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {
-		t.Errorf("got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
-	}
+	want := []uint64{2, 1, 1, 1}
+	check.That(t, slices.Equal(got, want), "got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
 }
 
 func TestPlotsShowTheLastMinutes(t *testing.T) {
@@ -72,9 +71,8 @@ func TestTheFirstWarningsOfAConfigAreKeptWithTheirDetails(t *testing.T) {
 	}
 	got := kept.List()
 	check.Need(t, len(got), mostWarnings, "warnings")
-	if w := got[7]; w.Text != "7" || w.At.IsZero() || fmt.Sprint(w.Details) != "map[number:7 zone:z]" {
-		t.Errorf("got %v, want the eighth with its number and zone", w)
-	}
+	w := got[7]
+	check.That(t, w.Text == "7" && !w.At.IsZero() && fmt.Sprint(w.Details) == "map[number:7 zone:z]", "got %v, want the eighth with its number and zone", w)
 	check.Equal(t, logs.Len(), 2+2*mostWarnings, "lines in the log, want all")
 	for logger, kept = KeepWarnings(zap.New(core)); logs.Len() < 1000; {
 		logger.Warn("a matcher of the zone fails")

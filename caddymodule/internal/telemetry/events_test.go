@@ -43,9 +43,8 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		close(hang)
 		synctest.Wait()
 		// Of the first, 3000 blocks and 1000 overflows.
-		if all := told + drops() - before; all != 4001 || told != 1+mostWaiting {
-			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
-		}
+		all := told + drops() - before
+		check.That(t, all == 4001 && told == 1+mostWaiting, "got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
 		q.Close()
 		q.add(tell)
 		synctest.Wait()

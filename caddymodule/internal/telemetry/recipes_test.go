@@ -80,9 +80,7 @@ func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
 		cmd := exec.Command("sh", "-c", command)
 		cmd.Dir = folder
 		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("got %v: %s", err, out)
-		}
+		check.Assume(t, err == nil, "got %v: %s", err, out)
 		lines := slices.Collect(strings.Lines(string(out)))
 		check.Need(t, len(lines), len(want[i]), "lines of %s, which are\n%s", command, out)
 		for n, line := range lines {

@@ -62,9 +62,8 @@ func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
 	for want, running := range []map[string]bool{{}, {"was there": true}} {
 		telemetry.Unsettled.WithLabelValues("was there")
 		telemetry.DeleteOthers(running)
-		if got := len(series(t, telemetry.Unsettled, "was there")); got != want {
-			t.Errorf("got %d series, want %d", got, want)
-		}
+		got := len(series(t, telemetry.Unsettled, "was there"))
+		check.That(t, got == want, "got %d series, want %d", got, want)
 	}
 }
 
@@ -189,8 +188,7 @@ func TestWaitingRequestsAreInTheMetrics(t *testing.T) {
 		s.Visits(1, servertest.Visitor, "/")
 		check.Equal(t, servertest.Counted(t, engine.Waiting, "waits")["waiting"], 3, "waiting")
 		servertest.Sleep(time.Minute)
-		if got := servertest.Counted(t, engine.Waiting, "waits"); len(got) != 0 {
-			t.Errorf("got %v when all have gone, want none", got)
-		}
+		got := servertest.Counted(t, engine.Waiting, "waits")
+		check.That(t, len(got) == 0, "got %v when all have gone, want none", got)
 	})
 }
