@@ -234,9 +234,7 @@ func TestOnlyBlocksThatNameOneClientDrop(t *testing.T) {
 
 func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
 	s := newDropSite(t, "shadow")
-	for range 3 {
-		s.From(servertest.Someone).Answers("/login", http.StatusOK)
-	}
+	s.From(servertest.Someone).WantStatuses("/login", map[int]int{http.StatusOK: 3})
 	wantDropped(t, false, "203.0.113.7")
 	s.Stop()
 
@@ -331,21 +329,6 @@ func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
 	}
 }
 
-// A pipeListener hands out connections of a test.
-type pipeListener struct{ conns chan net.Conn }
-
-func (l pipeListener) Accept() (net.Conn, error) {
-	conn, open := <-l.conns
-	if !open {
-		return nil, net.ErrClosed
-	}
-	return conn, nil
-}
-
-func (pipeListener) Close() error { return nil }
-
-func (pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
-
 // A farConn is a connection that claims to come from an address. That takes time, as with
 // the PROXY protocol.
 type farConn struct {
@@ -371,8 +354,8 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	s := newDropSite(t, "")
 	blockFor(s.From(servertest.Someone))
 	before := droppedSoFar(t)
-	conns := make(chan net.Conn, 2)
-	l := new(listener.DropConnections).WrapListener(pipeListener{conns})
+	conns := make(servertest.Conns, 2)
+	l := new(listener.DropConnections).WrapListener(conns)
 	told := make(chan struct{})
 	near1, far1 := net.Pipe()
 	near2, far2 := net.Pipe()
@@ -402,8 +385,8 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	s := newDropSite(t, "")
 	blockFor(s.From(servertest.Someone))
 	core, logs := observer.New(zap.WarnLevel)
-	conns := make(chan net.Conn, 3)
-	l := listener.NewDropConnections(zap.New(core)).WrapListener(pipeListener{conns})
+	conns := make(servertest.Conns, 3)
+	l := listener.NewDropConnections(zap.New(core)).WrapListener(conns)
 	near, _ := net.Pipe()
 	for range 2 {
 		conns <- tls.Server(farConn{near, servertest.Someone, nil}, new(tls.Config))

@@ -18,23 +18,6 @@ import (
 
 // tests/requests/refused_upload_test.go has the same over sockets, beside Caddy's own respond.
 
-// A pipe is a listener with one connection.
-type pipe chan net.Conn
-
-func (p pipe) Accept() (net.Conn, error) {
-	if conn, open := <-p; open {
-		return conn, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (p pipe) Close() error {
-	close(p)
-	return nil
-}
-
-func (p pipe) Addr() net.Addr { return &net.TCPAddr{} }
-
 // A client is connected to a site that refuses all its requests.
 type client struct {
 	net.Conn
@@ -50,7 +33,7 @@ func connect(t *testing.T, directives string) client {
 	s := servertest.Run(t, "http:// {\nroute {\n"+directives+"\n}\nhandle_errors {\nrespond \"own {http.request.body}\" 429\n}\n}")
 	s.Do(servertest.Request(servertest.Someone, "http://x/"))
 	c := client{closed: make(chan time.Duration, 1)}
-	listener, began := make(pipe, 1), time.Now()
+	listener, began := make(servertest.Conns, 1), time.Now()
 	server := &http.Server{Handler: s.Server, ReadHeaderTimeout: time.Minute, IdleTimeout: 5 * time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
 		if state == http.StateClosed {
 			c.closed <- time.Since(began)

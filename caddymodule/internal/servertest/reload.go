@@ -117,6 +117,23 @@ func TheMemory(t *testing.T) *stores.Memory {
 	return found
 }
 
+// Conns is a listener of connections that a test makes.
+type Conns chan net.Conn
+
+func (c Conns) Accept() (net.Conn, error) {
+	if conn, open := <-c; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (c Conns) Close() error {
+	close(c)
+	return nil
+}
+
+func (c Conns) Addr() net.Addr { return &net.TCPAddr{} }
+
 // StartZones lets a config count as started.
 func StartZones(t testing.TB, e *engine.Engine) {
 	t.Helper()
