@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const seenSite = `http:// {
@@ -38,15 +39,16 @@ func report(c servertest.Client, zones string) *httptest.ResponseRecorder {
 	return c.Do(r)
 }
 
-// value returns the sample of a zone, and 0 if there is none.
-func value(s *servertest.Site, t testing.TB, name, zone string) float64 {
+// wantPeople checks how many people the zone pages would have refused.
+func wantPeople(t *testing.T, s *servertest.Site, want float64) {
 	t.Helper()
-	for _, sample := range s.Metric(t, name) {
-		if sample.Labels["zone"] == zone {
-			return sample.Value
+	got := 0.0
+	for _, sample := range s.Metric(t, "caddy_throttle_refused_people_total") {
+		if sample.Labels["zone"] == "pages" {
+			got = sample.Value
 		}
 	}
-	return 0
+	check.Equal(t, got, want, "people")
 }
 
 func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
@@ -78,30 +80,22 @@ func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 		c := s.From("[2001:db8::1]:1")
 		c.Get("/")
 		c.Get("/")
-		check := func(want float64) {
-			t.Helper()
-			if got := value(s, t, "caddy_throttle_refused_people_total", "pages"); got != want {
-				t.Errorf("got %v people, want %v", got, want)
-			}
-		}
-		check(0)
+		wantPeople(t, s, 0)
 		same := s.From("[2001:db8::2]:1") // in the same /64
-		if w := report(same, "quiet, pages,unknown"); w.Code != http.StatusNoContent {
-			t.Errorf("got %d, want 204", w.Code)
-		}
-		check(1)
+		check.Equal(t, report(same, "quiet, pages,unknown").Code, http.StatusNoContent)
+		wantPeople(t, s, 1)
 		for range 5 {
 			c.Get("/")
 			report(c, "pages")
 		}
-		check(1)
+		wantPeople(t, s, 1)
 		<-time.After(telemetry.PersonFor + time.Second)
 		report(c, "pages") // without a mark
-		check(1)
+		wantPeople(t, s, 1)
 		c.Get("/")
 		c.Get("/")
 		report(c, "pages")
-		check(2)
+		wantPeople(t, s, 2)
 	})
 }
 
@@ -117,9 +111,7 @@ func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 		c.Get("/")
 		<-time.After(telemetry.MarkFor + time.Second)
 		report(c, "pages") // too late
-		if got := value(s, t, "caddy_throttle_refused_people_total", "pages"); got != 0 {
-			t.Errorf("got %v people, want none", got)
-		}
+		wantPeople(t, s, 0)
 	})
 }
 
@@ -129,12 +121,8 @@ func TestAReportThatIsNoneIsRefused(t *testing.T) {
 	if w := c.Get("/seen"); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "POST" {
 		t.Errorf("GET: got %d with Allow %q, want 405 with POST", w.Code, w.Header().Get("Allow"))
 	}
-	if w := report(c, strings.Repeat("x", 1025)); w.Code != http.StatusBadRequest {
-		t.Errorf("a long report: got %d, want 400", w.Code)
-	}
+	check.Equal(t, report(c, strings.Repeat("x", 1025)).Code, http.StatusBadRequest, "a long report")
 	for _, junk := range []string{"", ",,,", "\x00\xff", strings.Repeat("a,", 500)} {
-		if w := report(c, junk); w.Code != http.StatusNoContent {
-			t.Errorf("%.10q: got %d, want 204", junk, w.Code)
-		}
+		check.Equal(t, report(c, junk).Code, http.StatusNoContent, "%.10q", junk)
 	}
 }
