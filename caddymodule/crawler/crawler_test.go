@@ -57,10 +57,7 @@ func asBot(t *testing.T, site, from, agent string) string {
 	r.Header.Set("User-Agent", agent)
 	r.Close = true
 	response, err := http.DefaultClient.Do(r)
-	for range 3 {
-		if err == nil {
-			break
-		}
+	for n := 0; err != nil && n < 3; n++ {
 		response, err = http.DefaultClient.Do(r)
 	}
 	check.OK(t, err)

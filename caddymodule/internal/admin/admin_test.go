@@ -51,13 +51,10 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	for _, call := range []string{"why", "release"} {
 		check.Equal(t, s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil), http.StatusBadRequest, "%s of an IPv4 network as NAT64 shows it: status", call)
 	}
-	if got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`); !slices.Equal(got.Freed, []string{
-		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
-	}) && !slices.Equal(got.Freed, []string{
-		"hosts/203.0.113.7/other.example", "hosts/203.0.113.7/example.com", "pages/203.0.113.7",
-	}) || !got.Complete {
-		t.Errorf("got %+v, want the two buckets of hosts and that of pages", got)
-	}
+	got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`)
+	slices.Sort(got.Freed)
+	check.Slices(t, got.Freed, []string{"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7"})
+	check.That(t, got.Complete, "got %+v, want it complete", got)
 	c.Answers("/accounts", http.StatusOK)
 	c.Passes(2, "/pages")
 	other.Answers("/hosts", http.StatusTooManyRequests)
@@ -115,9 +112,7 @@ func TestThePanicSwitchLetsEverybodyInUntilItEnds(t *testing.T) {
 		<-time.After(30 * time.Minute)
 		banned.Answers("/pages", http.StatusTooManyRequests)
 		s.Changes("/throttle/shadow", `{"zone": "pages", "for": "30m"}`)
-		for range 10 {
-			s.From("203.0.113.9:1").Answers("/pages", http.StatusOK)
-		}
+		s.From("203.0.113.9:1").WantStatuses("/pages", map[int]int{http.StatusOK: 10})
 		banned.Answers("/pages", http.StatusTooManyRequests) // a ban is no zone's
 		s.Changes("/throttle/unshadow", `{"zone": "pages"}`)
 		s.From("203.0.113.10:1").Passes(2, "/pages")
@@ -274,9 +269,7 @@ func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
 		addr("2").Passes(10, "/")
 		s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.3", "limit": "unlimited", "for": "2h"}`)
 		s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.4", "limit": "deny", "for": "1h"}`)
-		for range 30 {
-			addr("3").Answers("/", http.StatusOK)
-		}
+		addr("3").WantStatuses("/", map[int]int{http.StatusOK: 30})
 		addr("4").Answers("/", http.StatusTooManyRequests)
 		<-time.After(time.Hour)
 		addr("1").Answers("/", http.StatusTooManyRequests)
@@ -432,9 +425,7 @@ func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 		s.From(servertest.Someone).Get("/")
 		got = store()
 		check.That(t, got.Failing && !got.Down, "after one failure: got %+v, want it failing and not down", got)
-		for range 20 {
-			s.From(servertest.Someone).Get("/")
-		}
+		s.From(servertest.Someone).Statuses(20, "/")
 		<-time.After(20 * time.Second)
 		got = store()
 		check.That(t, got.Failing && got.Down && got.Since != nil && time.Since(*got.Since) >= 15*time.Second && got.Why != "", "in an outage: got %+v, want since when and why", got)
@@ -525,15 +516,7 @@ func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 // TestAKeyThatATableHasCutCanBePastedBack to ask for its buckets and to empty them. A limit
 // needs the whole key.
 func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
-	s := servertest.Run(t, `:80 {
-		throttle {
-			zone api {
-				key header X-Api-Key
-				limit 2 1/h
-			}
-		}
-		respond ok
-	}`)
+	s := servertest.RunZone(t, "api", "key header X-Api-Key\nlimit 2 1/h", "respond ok")
 	s.From("203.0.113.7:1000").With("X-Api-Key", "s3cret").Get("/")
 	why := ask[wire.Why](s, "why", `{"client": "s3cret"}`)
 	key := why.Buckets[0].Key

@@ -27,9 +27,7 @@ func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
 		s := servertest.Run(t, test.global+"http:// {\nthrottle site 100 1/s\n}")
 		s.From(servertest.Someone).Get("/")
 		s.Warned(t, untrustedWarning, 0)
-		for range 3 {
-			s.From(servertest.Someone).With(test.header, "192.0.2.1").Get("/")
-		}
+		s.From(servertest.Someone).With(test.header, "192.0.2.1").Statuses(3, "/")
 		s.Warned(t, untrustedWarning, 1)
 		s.Warned(t, looseWarning, 0)
 	}
@@ -63,9 +61,7 @@ func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
 		http:// {
 			throttle site 100 1/s
 		}`)
-		for range 3 {
-			s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
-		}
+		s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Statuses(3, "/")
 		s.Warned(t, looseWarning, test.want)
 		s.Warned(t, untrustedWarning, 0)
 	}

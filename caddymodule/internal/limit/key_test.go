@@ -375,15 +375,7 @@ func FuzzKey(f *testing.F) {
 		f.Add(seed, seed, "203.0.113.7")
 		f.Add(seed, "", "::ffff:203.0.113.7%x")
 	}
-	s := servertest.Run(f, `http:// {
-		throttle {
-			zone plain {
-				key header X-A {header.X-B}-{header.X-A} header X-B client_ip plain
-				limit 1000000000 1000000000/s
-			}
-		}
-		respond {http.throttle.key}
-	}`)
+	s := servertest.RunZone(f, "plain", "key header X-A {header.X-B}-{header.X-A} header X-B client_ip plain\nlimit 1000000000 1000000000/s", "respond {http.throttle.key}")
 	seen := make(map[string]string) // the value of each key
 	f.Fuzz(func(t *testing.T, a, b, addr string) {
 		r := servertest.Request(addr+":1", servertest.Site0, "X-A", a, "X-B", b)

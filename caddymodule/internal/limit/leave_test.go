@@ -65,21 +65,19 @@ func listen(t testing.TB, protocol string, next handler) (*httptest.Server, <-ch
 // the connection is closed (h1), or the stream reset (h2).
 func fetch(t testing.TB, server *httptest.Server, method, headers string, bytes int64) {
 	t.Helper()
+	var resp *http.Response
 	if server.EnableHTTP2 {
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		r, _ := http.NewRequestWithContext(ctx, method, server.URL, nil)
-		resp := check.Must(server.Client().Do(r))(t)
+		resp = check.Must(server.Client().Do(r))(t)
 		check.Assume(t, resp.ProtoMajor == 2, "got %s, want HTTP/2", resp.Proto)
-		if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
-			t.Fatal(err)
-		}
-		return
+	} else {
+		conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
+		defer conn.Close()
+		fmt.Fprintf(conn, "%s / HTTP/1.1\r\nHost: x\r\n%s\r\n", method, headers)
+		resp = check.Must(http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method}))(t)
 	}
-	conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
-	defer conn.Close()
-	fmt.Fprintf(conn, "%s / HTTP/1.1\r\nHost: x\r\n%s\r\n", method, headers)
-	resp := check.Must(http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method}))(t)
 	if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
 		t.Fatal(err)
 	}

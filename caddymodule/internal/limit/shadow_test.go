@@ -116,9 +116,7 @@ func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
 	}`)
 	c := s.From(servertest.Someone)
 	c.Passes(1, "/both")
-	for range 10 {
-		c.Get("/both")
-	}
+	c.Statuses(10, "/both")
 	for i, want := range []string{"admitted", "admitted", "shadow_refused"} {
 		check.Equal(t, c.Get("/tried").Body.String(), want, "request %d", i+1)
 	}
@@ -328,17 +326,13 @@ func TestAGlobalExemptionHoldsInShadow(t *testing.T) {
 	for _, shadow := range []string{"", "shadow\n"} {
 		s := servertest.Run(t, "{\nthrottle {\nexempt expression `int({header.X-N}) > 0`\n}\n}\nhttp:// {\nthrottle {\n"+shadow+
 			"zone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
-		for range 4 {
-			s.From(servertest.Someone).With("X-N", "1").Answers("/", http.StatusOK)
-		}
+		s.From(servertest.Someone).With("X-N", "1").WantStatuses("/", map[int]int{http.StatusOK: 4})
 		failed := http.StatusInternalServerError
 		if shadow != "" {
 			failed = http.StatusOK
 		}
 		s.From(servertest.Someone).Answers("/", failed)
-		for range 3 {
-			s.From(servertest.Someone).With("X-N", "0").Get("/")
-		}
+		s.From(servertest.Someone).With("X-N", "0").Statuses(3, "/")
 		want := map[string]map[string]float64{"small": {"admitted": 2, "refused error": 1, "refused capacity": 1}, "large": {"admitted": 2}}
 		for zone, want := range want {
 			got := make(map[string]float64)

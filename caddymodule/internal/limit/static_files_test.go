@@ -36,9 +36,7 @@ func TestStaticFilesAreNotCharged(t *testing.T) {
 			}
 			s := servertest.Run(t, fmt.Sprintf("%shttp:// {\n%s\nrespond ok\n}", global, directives))
 			c := s.From(servertest.Someone)
-			for range 5 {
-				check.Need(t, c.Get("/style.css?v=1").Code, 200, "a static file")
-			}
+			c.WantStatuses("/style.css?v=1", map[int]int{200: 5})
 			c.Passes(1, "/index.php")
 			for _, path := range []string{"/style.css/?s=x", "/style.css%2f?s=x", "/x.php.css", "/nothing.css", "/", "/index.php"} {
 				check.Equal(t, c.Get(path).Code, 429, "%s", path)
@@ -130,9 +128,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 				reverse_proxy %s
 			}
 		}`, root, option, upstream.Listener.Addr()))
-		for range 3 {
-			check.Need(t, s.From(servertest.Someone).Get("/style.css?v=1").Code, http.StatusOK)
-		}
+		s.From(servertest.Someone).WantStatuses("/style.css?v=1", map[int]int{http.StatusOK: 3})
 		lines := s.Logs.Lines(t, "the upstream answered")
 		check.That(t, len(lines) == 1 && lines[0]["uri"] == "http://example.com/style.css?v=1" && lines[0]["zone"] == "site", "%s: got %v, want one line about the request", option, lines)
 		if option == "" {

@@ -31,16 +31,12 @@ func TestFactsAreKnownFromTheFirstRequest(t *testing.T) {
 		respond /login 401
 		respond ok
 	}`)
-	for range 3 {
-		s.From(servertest.Someone).Get("/login")
-	}
+	s.From(servertest.Someone).Statuses(3, "/login")
 	s.From("203.0.113.9:1000").Get("/login")
 	s.From("198.51.100.1:1000").Get("/login")
 	s.From(servertest.Someone).Get("/api")
 	s.From(servertest.Someone).With("X-Key", "a").Get("/api")
-	for range 13 {
-		s.From(servertest.Someone).Get("/other")
-	}
+	s.From(servertest.Someone).Statuses(13, "/other")
 	for zone, want := range map[string]telemetry.Facts{
 		"login": {Requests: 20, Asked: 4, Exempt: 1, Keys: 2, Networks: 2, Charged: 4},
 		"api":   {Requests: 20, Asked: 1, Keyless: 1, Keys: 1, Networks: 1},

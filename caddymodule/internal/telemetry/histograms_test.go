@@ -61,9 +61,7 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 		}
 		respond ok
 	}`))
-	for range 6 {
-		s.From(servertest.Someone).Get("/")
-	}
+	s.From(servertest.Someone).Statuses(6, "/")
 	s.From("203.0.113.9:1").With("X-Api-Key", "free").Get("/")
 	got := histograms(t, s.Ctx.GetMetricsRegistry(), "caddy_throttle_level_ratio")
 	names := slices.Sorted(maps.Keys(got))
@@ -98,9 +96,7 @@ func TestCallsOfTheSharedStoreAreTimed(t *testing.T) {
 			return nil
 		}
 		before := seconds().GetSampleCount()
-		for range 5 {
-			s.From(servertest.Someone).Get("/")
-		}
+		s.From(servertest.Someone).Statuses(5, "/")
 		check.Equal(t, seconds().GetSampleCount()-before, 5, "calls")
 		servertest.TheShared.Down.Store(true)
 		s.From(servertest.Someone).Get("/")

@@ -39,9 +39,7 @@ func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := servertest.Run(t, "http:// {\nlog\nthrottle {\nzone some {\nlimit 1 1/m\n"+test.option+"\n}\n}\nrespond ok\n}")
 			c := s.From(servertest.Someone)
-			for range 6 {
-				c.Get("/")
-			}
+			c.Statuses(6, "/")
 			<-time.After(30 * time.Second)
 			c.Get("/")
 			<-time.After(2 * time.Minute)
@@ -108,9 +106,7 @@ func TestASiteLogsRefusalsByZone(t *testing.T) {
 			respond ok
 		}`)
 		for _, addr := range []string{"203.0.113.1:1", "203.0.113.2:1"} {
-			for range 3 {
-				s.From(addr).Get("/login")
-			}
+			s.From(addr).Statuses(3, "/login")
 		}
 		s.Stop()
 		var got []string

@@ -58,14 +58,10 @@ func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
 			respond ok
 		}`)
 		client := s.From("203.0.113.1:1")
-		for range 5 {
-			client.Get("/page")
-		}
+		client.Statuses(5, "/page")
 		s.From("192.0.2.9:1").Get("/heavy") // networks is the fuller zone, and decides
 		client.Get("/free")
-		for range 2 {
-			s.From("198.51.100.7:1").Get("/shut")
-		}
+		s.From("198.51.100.7:1").Statuses(2, "/shut")
 		for _, line := range s.Logs.Lines(t, "handled request") {
 			check.OK(t, json.NewEncoder(&log).Encode(line))
 		}

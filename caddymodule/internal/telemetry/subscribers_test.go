@@ -124,9 +124,7 @@ func TestSubscribersHearOnceThatAKeyOverflowsAndThatItHasRecovered(t *testing.T)
 			c := s.From(servertest.Someone)
 			c.Get("/")
 			wantHeard(t)
-			for range 5 {
-				c.Get("/")
-			}
+			c.Statuses(5, "/")
 			wantHeard(t, fmt.Sprintf("throttle_overflow map[key:203.0.113.7 reason:capacity shadow:%v zone:some]", shadow))
 			<-time.After(50 * time.Second)
 			c.Get("/")
@@ -148,9 +146,7 @@ func TestSubscribersHearOfEachBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := heardOf(t, "limit 1 1/s\nblock 10s\noverride 203.0.113.66 deny")
 		c := s.From(servertest.Someone)
-		for range 4 {
-			c.Get("/")
-		}
+		c.Statuses(4, "/")
 		s.From("203.0.113.66:1").Get("/") // is refused, and overflows nothing
 		wantHeard(t,
 			"throttle_blocked map[key:203.0.113.7 seconds:10 shadow:false zone:some]",
