@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,9 +80,7 @@ func TestGuard(t *testing.T) {
 		}
 	}
 	if *guardUpdate {
-		if err := os.WriteFile(ratiosFile, []byte(measured), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(ratiosFile, []byte(measured), 0o644))
 	}
 }
 

@@ -79,9 +79,7 @@ func TestReadingLogs(t *testing.T) {
 		t.Logf("%-30s %9.0f lines a second of processor time, median of %d", c.name, logLines/took[i][turns/2], turns)
 	}
 	t.Logf("recommend to goaccess, in pairs: %s", quartiles(ratios))
-	if ratios[turns/2] < 1 {
-		t.Errorf("got a median of %.2f times goaccess, want it no slower", ratios[turns/2])
-	}
+	check.That(t, ratios[turns/2] >= 1, "got a median of %.2f times goaccess, want it no slower", ratios[turns/2])
 }
 
 // processorSeconds runs a command on one processor, and returns for how long it ran

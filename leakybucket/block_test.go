@@ -70,9 +70,7 @@ func TestAChargeThatFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {
 			t.Fatalf("%s, ceiling %v: got cost %v refused at %v, for which it would wait %v of %v", describe(l), c.Ceiling, c.Cost, d.Level, wait, longest)
 		}
 	}
-	if fits < 10_000 || fits > 90_000 {
-		t.Errorf("charges that fit: got %d of 100000, want some and not all", fits)
-	}
+	check.That(t, fits >= 10_000 && fits <= 90_000, "charges that fit: got %d of 100000, want some and not all", fits)
 }
 
 func TestBelowIsTheLimitWithNoMoreThanTheCeiling(t *testing.T) {

@@ -178,9 +178,7 @@ func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 				t.Errorf("a store that %s: got %+v, %v after %v", test.name, got, err, time.Since(began))
 			}
 			check.Equal(t, l.Allow("k"), test.fits, "a store that %s: allowed", test.name)
-			if err := l.Settle(t.Context(), "k", got, 5); err != nil {
-				t.Errorf("a store that %s: settling what it was not asked: got %v", test.name, err)
-			}
+			check.NoError(t, l.Settle(t.Context(), "k", got, 5), "a store that %s: settling what it was not asked", test.name)
 			if err := l.Wait(t.Context(), "k", 1); (err == nil) != test.fits {
 				t.Errorf("a store that %s: waiting: got %v", test.name, err)
 			}

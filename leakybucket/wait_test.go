@@ -121,8 +121,6 @@ func TestWaitRefusesWhatIsHopeless(t *testing.T) {
 		waited := time.Since(start)
 		check.That(t, waited == 0, "refusing took %v, want no time", waited)
 		check.Equal(t, bucket.Level(), 10, "after refusals: a level")
-		if err := bucket.Wait(ctx, 2); err != nil {
-			t.Errorf("a wait within the deadline: got %v", err)
-		}
+		check.NoError(t, bucket.Wait(ctx, 2), "a wait within the deadline")
 	})
 }

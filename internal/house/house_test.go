@@ -201,9 +201,7 @@ func TestEachPackageSaysWhereToBegin(t *testing.T) {
 			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
 			return err == nil && strings.Contains(strings.ReplaceAll(f.Doc.Text(), "\n", " "), "Begin with ")
 		})
-		if !said {
-			t.Errorf("the comment of package %s does not say where to begin", p.ImportPath)
-		}
+		check.That(t, said, "the comment of package %s does not say where to begin", p.ImportPath)
 	}
 }
 

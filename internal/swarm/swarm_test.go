@@ -74,9 +74,7 @@ func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
 			t.Errorf("%s: got %+v, want all served", name, *c)
 		}
 	}
-	if result.Robot.Requests == 0 || result.Robot.Served != result.Robot.Requests || result.Utilisation <= 0 {
-		t.Errorf("got %+v, want robots and a utilisation", *result)
-	}
+	check.That(t, result.Robot.Requests != 0 && result.Robot.Served == result.Robot.Requests && result.Utilisation > 0, "got %+v, want robots and a utilisation", *result)
 	if got, want := pages.Load(), int64(result.First.Wanted+result.Member.Wanted+result.Robot.Requests); got != want {
 		t.Errorf("the site got %d pages to serve, want %d", got, want)
 	}
@@ -141,9 +139,7 @@ func TestAPoolOfRobotsSharesAddressesAndPasses(t *testing.T) {
 				passes[cookie.Value] = true
 			}
 		}, "", s)
-		if result.Cookie.Requests == 0 || result.Robot.Requests != 0 {
-			t.Errorf("%s: got %+v, want robots with cookies only", test.name, *result)
-		}
+		check.That(t, result.Cookie.Requests != 0 && result.Robot.Requests == 0, "%s: got %+v, want robots with cookies only", test.name, *result)
 		if len(addresses) > test.addresses || len(passes) > test.passes || len(passes) == 0 {
 			t.Errorf("%s: got %d addresses and %d passes, want at most %d and %d", test.name, len(addresses), len(passes), test.addresses, test.passes)
 		}

@@ -132,9 +132,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Millisecond, hangUp)
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
-		if log.Len() > 0 {
-			t.Errorf("got the log line %s, want none", &log)
-		}
+		check.That(t, log.Len() == 0, "got the log line %s, want none", &log)
 	})
 }
 

@@ -92,9 +92,7 @@ func TestWhatIsNoBucket(t *testing.T) {
 		check.NoError(t, err, "another bucket")
 	}
 	check.NoError(t, s.Reset(t.Context(), "z", "k", false))
-	if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
-		t.Errorf("after a reset: got %v", err)
-	}
+	check.NoError(t, s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)), "after a reset")
 }
 
 func TestAServerThatIsGone(t *testing.T) {

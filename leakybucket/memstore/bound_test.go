@@ -159,9 +159,7 @@ func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
 		s.Shed()
 		mustBeSound(t, s)
 	}
-	if buckets(s) != 64 || slots(s) > 128 {
-		t.Errorf("with 64 of 4000 buckets left: got %d, in %d slots, want at most 128", buckets(s), slots(s))
-	}
+	check.That(t, buckets(s) == 64 && slots(s) <= 128, "with 64 of 4000 buckets left: got %d, in %d slots, want at most 128", buckets(s), slots(s))
 	check.Equal(t, s.Evictions(), 0, "evictions")
 }
 
@@ -176,9 +174,7 @@ func TestShedGoesThroughALargeShardInSteps(t *testing.T) {
 	for _, want := range []int{10_000, 5000, 0} {
 		s.Shed()
 		mustBeSound(t, s)
-		if got := buckets(s); got != want {
-			t.Errorf("buckets after %v: got %d, want %d", now.Sub(second), got, want)
-		}
+		check.Equal(t, buckets(s), want, "buckets after %v", now.Sub(second))
 		now += second
 	}
 	if _, more := s.shards[0].shed(0, s.now); more || slots(s) != 0 || len(s.Buckets()) != 0 {

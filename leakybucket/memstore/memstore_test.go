@@ -42,9 +42,7 @@ func take(t *testing.T, s *Store, charges ...leakybucket.Charge) []leakybucket.D
 func mustTake(t *testing.T, s *Store, charges ...leakybucket.Charge) {
 	t.Helper()
 	for i, d := range take(t, s, charges...) {
-		if !d.Poured {
-			t.Fatalf("cost %v to %.40q: got refused at level %v, want it poured", charges[i].Cost, charges[i].Key, d.Level)
-		}
+		check.Assume(t, d.Poured, "cost %v to %.40q: got refused at level %v, want it poured", charges[i].Cost, charges[i].Key, d.Level)
 	}
 }
 

@@ -168,9 +168,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 	got := take(q.t, q.store, charges...)
 	touched := make(map[leakybucket.Charge]leakybucket.State)
 	for i, c := range charges {
-		if got[i] != want[i] {
-			q.t.Errorf("cost %v to %s/%.40q: got %+v, want %+v", c.Cost, c.Zone, c.Key, got[i], want[i])
-		}
+		check.Equal(q.t, got[i], want[i], "cost %v to %s/%.40q", c.Cost, c.Zone, c.Key)
 		touched[name(c)] = states[i]
 	}
 	last := charges[n-1]
@@ -199,18 +197,14 @@ func (q *sequence) settle() map[leakybucket.Charge]leakybucket.State {
 	if kept || s.Diff > 0 && !s.Cancel {
 		state = s.Apply(state, q.now)
 	}
-	if err := q.store.Settle(context.Background(), []leakybucket.Settlement{s}); err != nil {
-		q.t.Errorf("settling %+v: %v", s, err)
-	}
+	check.NoError(q.t, q.store.Settle(context.Background(), []leakybucket.Settlement{s}), "settling %+v", s)
 	return map[leakybucket.Charge]leakybucket.State{name(s.Charge): state}
 }
 
 // reset forgets a bucket that is there or not.
 func (q *sequence) reset() map[leakybucket.Charge]leakybucket.State {
 	c := q.charge()
-	if err := q.store.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
-		q.t.Errorf("resetting %s/%.40q: %v", c.Zone, c.Key, err)
-	}
+	check.NoError(q.t, q.store.Reset(context.Background(), c.Zone, c.Key, c.Shadow), "resetting %s/%.40q", c.Zone, c.Key)
 	if slot, kept := q.slot(c); kept {
 		q.t.Errorf("bucket %s/%.40q after a reset: got %+v, want none", c.Zone, c.Key, slot)
 	}

@@ -80,8 +80,6 @@ func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	if long() {
 		least = 50
 	}
-	if hot < least {
-		t.Errorf("HOT updates: got %.1f %%, want at least %v", hot, least)
-	}
+	check.That(t, hot >= least, "HOT updates: got %.1f %%, want at least %v", hot, least)
 	return hot
 }

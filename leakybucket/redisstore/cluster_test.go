@@ -23,9 +23,7 @@ func TestClusterPrefix(t *testing.T) {
 		"shop:": false, "{}": false, "{}{shop}": false, "{shop": false,
 	} {
 		s, err := Open("redis+cluster://127.0.0.1:1", Options{Prefix: prefix})
-		if (err == nil) != valid {
-			t.Errorf("prefix %q: got error %v, want one: %v", prefix, err, !valid)
-		}
+		check.That(t, (err == nil) == valid, "prefix %q: got error %v, want one: %v", prefix, err, !valid)
 		if err != nil {
 			continue
 		}

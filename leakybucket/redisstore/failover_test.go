@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -116,9 +117,7 @@ func (b *load) stop(t *testing.T, failovers int) {
 	for key := range b.poured {
 		got := float64(b.poured[key].Load())
 		worst = math.Max(worst, got-b.limit.Capacity-b.limit.Leak*elapsed)
-		if got > most+1e-6 {
-			t.Errorf("admitted by k%d in %.1f s with %d failovers: got %v, want at most %v", key, elapsed, failovers, got, most)
-		}
+		check.That(t, got <= most+1e-6, "admitted by k%d in %.1f s with %d failovers: got %v, want at most %v", key, elapsed, failovers, got, most)
 	}
 	t.Logf("most over the bound without failovers: %.1f of %v", math.Max(0, worst), b.limit.Capacity)
 }

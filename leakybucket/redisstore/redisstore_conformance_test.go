@@ -47,9 +47,7 @@ func opener(url, prefix string) storetest.Open {
 func open(tb testing.TB, url string, o Options) *Store {
 	tb.Helper()
 	s, err := Open(url, o)
-	if err != nil {
-		tb.Fatalf("opening a store: %v", err)
-	}
+	check.OK(tb, err, "opening a store")
 	tb.Cleanup(s.Close)
 	return s
 }

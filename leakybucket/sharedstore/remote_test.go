@@ -91,9 +91,7 @@ func (r *remote) level(t *testing.T, c leakybucket.Charge) float64 {
 	t.Helper()
 	c.Cost, c.Probe, c.Block = -1, true, nil
 	var d [1]leakybucket.Decision
-	if err := r.Store.Take(t.Context(), []leakybucket.Charge{c}, d[:]); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Store.Take(t.Context(), []leakybucket.Charge{c}, d[:]))
 	return d[0].Level
 }
 
@@ -235,9 +233,7 @@ func (n *node) wantHeard(want ...string) {
 	n.Helper()
 	synctest.Wait()
 	got := n.witness.heard()
-	if !slices.EqualFunc(got, want, strings.HasPrefix) {
-		n.Errorf("the observer: got %q, want %q", got, want)
-	}
+	check.That(n, slices.EqualFunc(got, want, strings.HasPrefix), "the observer: got %q, want %q", got, want)
 }
 
 // recover lets the remote store answer again, and waits until it is asked again.
@@ -246,9 +242,7 @@ func (n *node) recover() {
 	n.remote.down.Store(false)
 	n.remote.hung.Store(false)
 	time.Sleep(2 * leftAlone)
-	if n.backend.Down() {
-		n.Error("two seconds after the store came back: got it down, want it asked again")
-	}
+	check.That(n, !n.backend.Down(), "two seconds after the store came back: got it down, want it asked again")
 }
 
 func policies(p Policy) func(string) ZoneOptions {

@@ -68,9 +68,7 @@ func (p person) await(expression string) {
 func evalSoon[T any](p person, expression string) T {
 	p.T.Helper()
 	value, err := chromedp.Run(p, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	if err != nil {
-		p.T.Fatalf("evaluating %s: %v", expression, err)
-	}
+	check.OK(p.T, err, "evaluating %s", expression)
 	return value
 }
 

@@ -198,9 +198,7 @@ func wordPressChargesWhatRunsPHP(t *testing.T) {
 	}
 	file := system.Request{Address: "198.51.100.1", Target: "/wp-includes/js/jquery/jquery.min.js?ver=3"}
 	s.Must(file)
-	if err := s.ShutDown(); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, s.ShutDown())
 	for i, c := range requests {
 		for _, e := range s.Entries(system.NetworkAddress(4000 + i)) {
 			for _, z := range e.Throttle.Zones {
@@ -228,8 +226,6 @@ func wordPressServesAFloodOnce(t *testing.T) {
 		most := int(pagesCapacity+pagesLeak*time.Since(start).Seconds())/5 + 1
 		reached := wordPress.reached(t, flood.Address+",")
 		t.Logf("%s, 100 times: %d reached PHP, %v by status", name, reached, statuses)
-		if reached > most || reached == 0 {
-			t.Errorf("%s: got %d, want 1 to %d", name, reached, most)
-		}
+		check.That(t, reached <= most && reached != 0, "%s: got %d, want 1 to %d", name, reached, most)
 	}
 }

@@ -211,9 +211,7 @@ func politely(s *system.Trial, ended <-chan struct{}) (map[int]int, time.Duratio
 				start := time.Now()
 				a, err := s.Do(system.Request{Address: fmt.Sprintf("203.0.113.%d", n+1), Target: fmt.Sprintf("/kettle-%d/", n+1)})
 				mu.Lock()
-				if err != nil {
-					s.T.Error(err)
-				}
+				check.NoError(s.T, err)
 				statuses[a.Status]++
 				slowest = max(slowest, time.Since(start))
 				mu.Unlock()

@@ -63,9 +63,7 @@ func wordPressServesAPersonBesideAScraper(t *testing.T) {
 				a, err := s.Do(system.Request{Address: "192.0.2.1", Target: "/kettle-3/"})
 				mu.Lock()
 				defer mu.Unlock()
-				if err != nil || a.Status != 200 {
-					t.Errorf("%s: the person got %d and %v, want 200", limits, a.Status, err)
-				}
+				check.That(t, err == nil && a.Status == 200, "%s: the person got %d and %v, want 200", limits, a.Status, err)
 				fmt.Fprintf(&rows, "%s,person,%d,1,%.2f\n", limits, second, time.Since(sent).Seconds())
 			})
 			<-tick.C

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -16,14 +17,10 @@ import (
 // loop in its comments.
 func TestCaddyfileExampleTurns200sIntoA429(t *testing.T) {
 	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	file := filepath.Join(root, "Caddyfile.example")
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	bash, _ := system.Need(t, "bash"), system.Need(t, "curl")
 
 	for _, command := range []string{"adapt", "validate"} {
@@ -37,16 +34,12 @@ func TestCaddyfileExampleTurns200sIntoA429(t *testing.T) {
 	system.StartCaddyIn(t, adminOf(t, root, file), root, file)
 	loop := documentedLoop(t, string(text))
 	out, err := exec.Command(bash, "-c", loop).CombinedOutput()
-	if err != nil {
-		t.Fatalf("running %s: %v\n%s", loop, err, out)
-	}
+	check.Assume(t, err == nil, "running %s: %v\n%s", loop, err, out)
 	var statuses string
 	for _, line := range regexp.MustCompile(`(?m)^(?:HTTP/\S+ )?(\d{3})\b`).FindAllStringSubmatch(string(out), -1) {
 		statuses += line[1] + " "
 	}
-	if !regexp.MustCompile(`^(200 ){2,}(429 )+$`).MatchString(statuses) {
-		t.Errorf("got the statuses %q from %s, want some of 200, then 429", statuses, loop)
-	}
+	check.That(t, regexp.MustCompile(`^(200 ){2,}(429 )+$`).MatchString(statuses), "got the statuses %q from %s, want some of 200, then 429", statuses, loop)
 }
 
 // documentedLoop returns the first comment of the file with a loop over curl.
@@ -68,13 +61,9 @@ func adminOf(t *testing.T, dir, file string) string {
 	cmd := system.CaddyCommand(t, "adapt", "--config", file, "--adapter", "caddyfile")
 	cmd.Dir = dir
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("adapting %s: %v", file, err)
-	}
+	check.OK(t, err, "adapting %s", file)
 	var adapted struct{ Admin struct{ Listen string } }
-	if err := json.Unmarshal(out, &adapted); err != nil {
-		t.Fatalf("parsing the adapted config: %v", err)
-	}
+	check.OK(t, json.Unmarshal(out, &adapted), "parsing the adapted config")
 	if adapted.Admin.Listen == "" {
 		return "localhost:2019"
 	}

@@ -134,9 +134,7 @@ func TestTheInspectorFitsEveryScreen(t *testing.T) {
 func runAxe(b chromium.Tab, file, where string) {
 	b.T.Helper()
 	script, err := os.ReadFile(file)
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	check.OK(b.T, err)
 	b.Run(string(script))
 	b.Run(`window.found = undefined; axe.run().then((r) => { window.found = r.violations.map((v) => v.id + ": " + v.impact + ": " + v.nodes.map((n) => n.target).join(" ")) })`)
 	b.When("what axe finds", "window.found")

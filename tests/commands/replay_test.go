@@ -166,9 +166,7 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 	got := replayed(t, n, "--config", file, "--adapter", "caddyfile", log)
 	seen := make(map[string]int)
 	for i := range want {
-		if !maps.Equal(got[i], want[i]) {
-			t.Errorf("line %d: got %v, want %v", i+1, got[i], want[i])
-		}
+		check.That(t, maps.Equal(got[i], want[i]), "line %d: got %v, want %v", i+1, got[i], want[i])
 		for zone, ruling := range want[i] {
 			seen[zone+" "+strings.Fields(ruling)[0]]++
 		}
@@ -176,9 +174,7 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 	for _, wanted := range []string{
 		"pages admitted", "pages refused", "tenants refused", "login refused", "login admitted", "tried shadow_refused", "tried admitted", "api refused", "api admitted", "big admitted",
 	} {
-		if seen[wanted] == 0 {
-			t.Errorf("no request was %s, so nothing is shown of that: %v", wanted, seen)
-		}
+		check.That(t, seen[wanted] != 0, "no request was %s, so nothing is shown of that: %v", wanted, seen)
 	}
 }
 

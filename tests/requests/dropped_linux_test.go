@@ -123,12 +123,8 @@ func (d *dropTest) url(from, path string) string {
 func (d *dropTest) wants(status int, address, protocol, path string, headers ...string) system.Answer {
 	d.Helper()
 	a, err := d.ask(address, protocol, path, headers...)
-	if err != nil {
-		d.Fatalf("%s from %s over %s: got %v, want %d", path, address, protocol, err, status)
-	}
-	if a.Status != status {
-		d.Fatalf("%s from %s over %s: got %d, want %d", path, address, protocol, a.Status, status)
-	}
+	check.Assume(d.T, err == nil, "%s from %s over %s: got %v, want %d", path, address, protocol, err, status)
+	check.Need(d.T, a.Status, status, "%s from %s over %s", path, address, protocol)
 	return a
 }
 

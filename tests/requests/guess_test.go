@@ -171,9 +171,7 @@ func (g *guard) send(through way, address, user, password string) (status int) {
 	req := through(g.url, user, password)
 	req.Header.Set("X-Forwarded-For", address)
 	a, err := g.who.Fetch(req)
-	if err != nil {
-		g.t.Errorf("%s %s: %v", req.Method, req.URL, err)
-	}
+	check.NoError(g.t, err, "%s %s", req.Method, req.URL)
 	return a.Status
 }
 

@@ -146,9 +146,7 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		check.Equal(t, b.Text("h1"), "One moment, please", "after the wait: the title, want the page to stay")
 		check.Equal(t, site.count("POST "+path), 0, "posts at the site")
-		if !chromium.Eval[bool](b, `document.querySelector("#wait").hidden`) {
-			t.Errorf("got %q after the wait, want none any more", b.Text("#wait"))
-		}
+		check.That(t, chromium.Eval[bool](b, `document.querySelector("#wait").hidden`), "got %q after the wait, want none any more", b.Text("#wait"))
 		// The person may, after the browser has asked.
 		check.OK(t, chromedp.Do(b, chromedp.Reload()))
 		check.Equal(t, site.count("POST "+path), 1, "posts at the site after a reload by hand")

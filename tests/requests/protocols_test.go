@@ -107,15 +107,9 @@ func TestCORS(t *testing.T) {
 	})()`, s.URL+"/v1/things"))
 	b.When("the calls", "window.seen")
 	seen := chromium.Eval[[]string](b, "window.seen")
-	if calls.Load() != 3 || others.Load() != 0 {
-		t.Errorf("got %d calls and %d other requests at the API, want 3 and no preflight", calls.Load(), others.Load())
-	}
+	check.That(t, calls.Load() == 3 && others.Load() == 0, "got %d calls and %d other requests at the API, want 3 and no preflight", calls.Load(), others.Load())
 	for i, want := range []string{`200||"keys";r=2;`, `200||"keys";r=1;`, `200||"keys";r=0;`, `429|10`} {
-		if !strings.HasPrefix(seen[i], want) {
-			t.Errorf("call %d: got %q, want %s", i+1, seen[i], want)
-		}
+		check.That(t, strings.HasPrefix(seen[i], want), "call %d: got %q, want %s", i+1, seen[i], want)
 	}
-	if !strings.Contains(seen[3], "support_code") || !strings.Contains(seen[3], `|"keys";r=0;`) {
-		t.Errorf("got the refusal %q, want its code and what remains", seen[3])
-	}
+	check.That(t, strings.Contains(seen[3], "support_code") && strings.Contains(seen[3], `|"keys";r=0;`), "got the refusal %q, want its code and what remains", seen[3])
 }

@@ -44,9 +44,7 @@ func (n *fleetNode) start() { n.Caddy = system.StartCaddy(n.t, n.site) }
 // kill ends a Caddy as kill -9 does.
 func (n *fleetNode) kill() {
 	n.t.Helper()
-	if err := n.Cmd.Process.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
+	check.OK(n.t, n.Cmd.Process.Kill())
 	<-n.Ended
 	n.Shut = true
 }

@@ -40,9 +40,7 @@ func (n *night) reads(on int, args string, want ...string) {
 	n.Helper()
 	out := n.types(on, strings.Fields(args)...)
 	for _, words := range want {
-		if !strings.Contains(out, words) {
-			n.Errorf("%s: got\n%s\nwant it to say %q", args, out, words)
-		}
+		check.That(n, strings.Contains(out, words), "%s: got\n%s\nwant it to say %q", args, out, words)
 	}
 }
 
@@ -61,9 +59,7 @@ func (n *night) ask(node *fleetNode, from, path string, headers ...string) (stat
 func (n *night) get(on int, from, path string, headers ...string) int {
 	n.Helper()
 	status, err := n.ask(n.node(on), from, path, headers...)
-	if err != nil {
-		n.Fatalf("asking node %d: %v", on, err)
-	}
+	check.OK(n, err, "asking node %d", on)
 	return status
 }
 
@@ -172,9 +168,7 @@ var nights = []struct {
 		n.node(0).start()
 		n.reads(0, "why 127.26.0.1", "refused: blocked")
 		n.reads(0, "bans", "127.26.1.0/24", "until the morning")
-		if err := n.node(0).ShutDown(); err != nil {
-			n.Error(err)
-		}
+		check.NoError(n, n.node(0).ShutDown())
 		n.node(0).start()
 		n.all(429, "127.26.1.77", "api")
 		n.reads(0, "unban 127.26.1.0/24", "Ended")

@@ -67,9 +67,7 @@ func wantNoSecret(t *testing.T, where, directive string) {
 			t.Errorf("%s: got it in the %s: %.200s", where, name, text[max(0, at-100):])
 		}
 	}
-	if !strings.Contains(texts["log"], "the store is down") {
-		t.Errorf("%s: got no line that says that the store is down", where)
-	}
+	check.That(t, strings.Contains(texts["log"], "the store is down"), "%s: got no line that says that the store is down", where)
 }
 
 // startBabbler starts a server whose answers are neither Redis's nor

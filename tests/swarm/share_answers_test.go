@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -45,9 +46,7 @@ func answerInManyWays(w http.ResponseWriter, r *http.Request) {
 func TestClientsSeeTheSameAnswersWithShareAndWithout(t *testing.T) {
 	t.Parallel()
 	files := t.TempDir()
-	if err := os.WriteFile(filepath.Join(files, "large"), []byte(largeAnswer), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(files, "large"), []byte(largeAnswer), 0o644))
 	proxy := "reverse_proxy " + system.StartUpstream(t, answerInManyWays).Address
 	const intercept = "intercept {\n@bad status 404\nhandle_response @bad {\nrespond gone 410\n}\n}\n"
 	variants := map[string]string{ // ZONE is where the zone is

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -116,9 +117,7 @@ func TestPeopleGetInUnderASwarm(t *testing.T) {
 			}})
 			demandsNothing(t, rows...)
 			for _, d := range trial.of(rows[0]) {
-				if !d.met() {
-					t.Errorf("%s: got %s %%, want %.0f %%", d.what, swarm.Percent(d.got), 100*d.want)
-				}
+				check.That(t, d.met(), "%s: got %s %%, want %.0f %%", d.what, swarm.Percent(d.got), 100*d.want)
 			}
 		})
 	}

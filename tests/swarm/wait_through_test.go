@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -96,9 +97,7 @@ http://:%d, https://localhost:%d {
 		return c.Waiting(t, "turns") == 3*perProtocol
 	})
 	login, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", plain))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer login.Close()
 	answers := bufio.NewReader(login)
 	fmt.Fprint(login, "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
@@ -134,9 +133,7 @@ http://:%d, https://localhost:%d {
 		t.Errorf("got %v from caddy, want it to end by itself with code 0, long before the grace period of two minutes", err)
 	}
 	t.Logf("%d answered after %v, the end after %v", cap(waited)+cap(later), answered, time.Since(began))
-	if len(unanswered) > 0 {
-		t.Errorf("got %v, want 503 with Retry-After for all", unanswered)
-	}
+	check.That(t, len(unanswered) == 0, "got %v, want 503 with Retry-After for all", unanswered)
 	if seen := upstream.Seen(); seen != 1 {
 		t.Errorf("got %d requests at the upstream, want the 1 that had the slot", seen)
 	}

@@ -41,9 +41,7 @@ func TestSlotsAreTheWorkersThatPHPHasBusy(t *testing.T) {
 		var status struct {
 			Active int `json:"active processes"`
 		}
-		if err := json.Unmarshal([]byte(watcher.Get(t, url+"/fpm-status?json").Body), &status); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, json.Unmarshal([]byte(watcher.Get(t, url+"/fpm-status?json").Body), &status))
 		return status.Active - 1
 	}
 	answers := make(chan system.Answer, 24)

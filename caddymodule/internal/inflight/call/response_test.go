@@ -16,13 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 )
 
 // send lets a handler answer with so many bytes.
-
 func send(bytes int) caddyhttp.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) error {
 		_, err := io.Copy(w, strings.NewReader(strings.Repeat("x", bytes)))
@@ -88,9 +88,7 @@ func TestOutOfRoom(t *testing.T) {
 			if err := <-done; err != nil || conn.took != bytes {
 				t.Errorf("%s: got %d sent, %v, want all", name, conn.took, err)
 			}
-			if free > test.free {
-				t.Errorf("%s: got the slot free after %v, want %v", name, free, test.free)
-			}
+			check.That(t, free <= test.free, "%s: got the slot free after %v, want %v", name, free, test.free)
 		})
 	}
 }
@@ -129,9 +127,7 @@ func TestCallsWithinOneAnotherAreOverTogether(t *testing.T) {
 				}), Options{Store: store, Served: outer.served})
 			}()
 			synctest.Wait()
-			if outer.Load() != free || inner.Load() != free {
-				t.Errorf("got the slots free: %v and %v, want %v for both", outer.Load(), inner.Load(), free)
-			}
+			check.That(t, outer.Load() == free && inner.Load() == free, "got the slots free: %v and %v, want %v for both", outer.Load(), inner.Load(), free)
 			if err := <-done; err != nil || conn.took != 100<<10 || !inner.Load() {
 				t.Errorf("got %d sent, %v, want all", conn.took, err)
 			}
@@ -200,9 +196,7 @@ func TestAStreamIsWrittenThrough(t *testing.T) {
 			w.Header().Set("Content-Type", "Text/Event-Stream; charset=utf-8")
 			for n := range 3 {
 				_, _ = io.WriteString(w, "hello")
-				if conn.took != 5*n+5 {
-					t.Errorf("got %d bytes sent, want %d", conn.took, 5*n+5)
-				}
+				check.That(t, conn.took == 5*n+5, "got %d bytes sent, want %d", conn.took, 5*n+5)
 			}
 			return nil
 		}), with(t, Options{}))
@@ -212,7 +206,6 @@ func TestAStreamIsWrittenThrough(t *testing.T) {
 // A writer outside, such as one that compresses, may change the header with the first
 
 // piece, while a handler within adds trailers.
-
 type changing struct{ *slowConn }
 
 func (c changing) Write(p []byte) (int, error) {
@@ -273,9 +266,7 @@ func TestAHandlersMistakesAreToldAtOnce(t *testing.T) {
 			told = nil
 			r, _ := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
 			response, err := server.Client().Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			body, err := io.ReadAll(response.Body)
 			response.Body.Close()
 			wantBody := map[string]string{"GET/": "helloworld", "GET/long": "hello"}[method+path]
@@ -287,8 +278,7 @@ func TestAHandlersMistakesAreToldAtOnce(t *testing.T) {
 }
 
 // askInBothProtocols lets a client ask the handler in HTTP/1.1 and in HTTP/2.
-
-func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, o Options, check func(protocol string, response *http.Response)) {
+func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, o Options, judge func(protocol string, response *http.Response)) {
 	t.Helper()
 	both := map[string]*http.Protocols{"HTTP/1.1": new(http.Protocols), "HTTP/2": new(http.Protocols)}
 	both["HTTP/1.1"].SetHTTP1(true)
@@ -301,10 +291,8 @@ func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, o Options, 
 		server.Start()
 		client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
 		response, err := client.Get(server.URL)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		check(name, response)
+		check.OK(t, err, name)
+		judge(name, response)
 		response.Body.Close()
 		client.CloseIdleConnections()
 		server.Close()
@@ -312,7 +300,6 @@ func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, o Options, 
 }
 
 // A panicking writer is one of another module, outside.
-
 type panicking struct{ *slowConn }
 
 func (panicking) Write([]byte) (int, error) { panic("a writer's") }
@@ -331,7 +318,6 @@ func TestAPanicOfAWriterIsTheHandlers(t *testing.T) {
 }
 
 // After the handler has returned, its connection may be another request's.
-
 func TestContextsOfACallEndWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -356,8 +342,6 @@ func TestContextsOfACallEndWithIt(t *testing.T) {
 			return nil
 		}), with(t, Options{}))
 		synctest.Wait()
-		if !errors.Is(child.Err(), context.Canceled) || !ran || never {
-			t.Errorf("got %v, ran %v and %v, want the context of the child over", child.Err(), ran, never)
-		}
+		check.That(t, errors.Is(child.Err(), context.Canceled) && ran && !never, "got %v, ran %v and %v, want the context of the child over", child.Err(), ran, never)
 	})
 }

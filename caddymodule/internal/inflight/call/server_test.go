@@ -367,9 +367,7 @@ func (s *site) visit(protocol, method, path, ranges string) (v response) {
 		return nil
 	}}))
 	got, err := s.do(protocol, r)
-	if err != nil {
-		s.Fatalf("%s %s: %v", protocol, path, err)
-	}
+	check.OK(s, err, "%s %s", protocol, path)
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
 	v.Status, v.Header, v.Trailer, v.Length, v.Body, v.Breaks = got.StatusCode, got.Header, got.Trailer, got.ContentLength, string(text), err != nil

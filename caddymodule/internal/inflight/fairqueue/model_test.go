@@ -245,9 +245,7 @@ func (p *pair) limit(l Limits) {
 func (p *pair) arrive(r *Request) {
 	want := p.model.arrive(r)
 	got := p.queue.Arrive(r)
-	if got != want {
-		p.t.Fatalf("request of rank %v with keys %q: got %+v, want %+v", r.Rank, r.Keys, got, want)
-	}
+	check.Need(p.t, got, want, "request of rank %v with keys %q", r.Rank, r.Keys)
 	p.seen[got.Outcome]++
 	if got.Displaced != nil {
 		p.displaced++
@@ -282,9 +280,7 @@ func (p *pair) release(r *Request, held time.Duration) {
 		if held > 0 { // it was served
 			p.model.mean += (min(float64(actual), 10*p.model.mean) - p.model.mean) / 50
 		}
-		if math.Abs(p.queue.Mean.micros-p.model.mean) > 1e-3 {
-			p.t.Fatalf("mean: got %v µs, want %v", p.queue.Mean.micros, p.model.mean)
-		}
+		check.Assume(p.t, math.Abs(p.queue.Mean.micros-p.model.mean) <= 1e-3, "mean: got %v µs, want %v", p.queue.Mean.micros, p.model.mean)
 		p.model.mean = p.queue.Mean.micros // to the last bit
 		p.model.end(m, actual)
 	}
@@ -308,9 +304,7 @@ func (p *pair) next() {
 		if got == nil && want == nil {
 			break
 		}
-		if want == nil || got != want.request {
-			p.t.Fatalf("next: got %p, want %+v", got, want)
-		}
+		check.Assume(p.t, want != nil && got == want.request, "next: got %p, want %+v", got, want)
 		if want != row[0] {
 			p.passedOver++
 		}
@@ -337,9 +331,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 			p.t.Fatalf("turn %d was served before %d", served.turn, o.turn)
 		}
 	}
-	if p.model.running() >= p.model.limits.InFlight {
-		p.t.Fatal("a slot was given twice")
-	}
+	check.Assume(p.t, p.model.running() < p.model.limits.InFlight, "a slot was given twice")
 }
 
 // check compares all that the queue keeps with the model, and looks at the
@@ -347,9 +339,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 func (p *pair) check() {
 	t, q, m := p.t, &p.queue, p.model
 	row := m.row()
-	if q.Running() != m.running() || q.waiting != len(row) {
-		t.Fatalf("got %d running, %d waiting, want %d and %d", q.Running(), q.waiting, m.running(), len(row))
-	}
+	check.Assume(t, q.Running() == m.running() && q.waiting == len(row), "got %d running, %d waiting, want %d and %d", q.Running(), q.waiting, m.running(), len(row))
 	check.Assume(t, int64(q.owed) == m.owed, "got %d owed, want %d", q.owed, m.owed)
 	var got []*Request
 	for rank := range Rank(Ranks) {
@@ -456,9 +446,7 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 		displaced, passedOver = displaced+p.displaced, passedOver+p.passedOver
 	}
 	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full, Crowded} {
-		if seen[outcome] < 10 {
-			t.Errorf("got %v only %d times, want more to test", outcome, seen[outcome])
-		}
+		check.That(t, seen[outcome] >= 10, "got %v only %d times, want more to test", outcome, seen[outcome])
 	}
 	check.That(t, displaced >= 10 && passedOver >= 10, "got %d displaced, %d passed over, want more to test", displaced, passedOver)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -224,9 +225,7 @@ func wantFates(t *testing.T, rounds uint64, law func(Limits, []swarmed) []Result
 		}
 	}
 	for _, why := range whys {
-		if seen[why] < 100 {
-			t.Errorf("got %v only %d times, want more to test", why, seen[why])
-		}
+		check.That(t, seen[why] >= 100, "got %v only %d times, want more to test", why, seen[why])
 	}
 }
 

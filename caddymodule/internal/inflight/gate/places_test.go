@@ -79,9 +79,7 @@ func TestRobotsBehindTheAddressOfAMemberDoNotKeepItOut(t *testing.T) {
 		for i := range 20 {
 			others = append(others, come(g, l, 0, turn(100+i, fairqueue.First, fmt.Sprint("other", i))))
 		}
-		if places(robots) != 10 || places(others) != 10 {
-			t.Errorf("got %d and %d places, want ten each", places(robots), places(others))
-		}
+		check.That(t, places(robots) == 10 && places(others) == 10, "got %d and %d places, want ten each", places(robots), places(others))
 		for i := range 12 {
 			members = append(members, come(g, l, 0, turn(1, fairqueue.Member, fmt.Sprint("member", i))))
 		}
@@ -89,8 +87,6 @@ func TestRobotsBehindTheAddressOfAMemberDoNotKeepItOut(t *testing.T) {
 			t.Errorf("got %d, %d and %d places, want those of the robots given to members", places(members), places(robots), places(others))
 		}
 		elsewhere := several(3, g, l, 0, turn(2, fairqueue.Member, "elsewhere"))
-		if places(elsewhere) != 2 || places(others) != 8 {
-			t.Errorf("got %d and %d places, want a tenth for another member", places(elsewhere), places(others))
-		}
+		check.That(t, places(elsewhere) == 2 && places(others) == 8, "got %d and %d places, want a tenth for another member", places(elsewhere), places(others))
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	cookies "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // This is a site under a swarm, in virtual time: an upstream with five workers, people
@@ -152,9 +153,7 @@ func runSite(t *testing.T, s scenario, seed uint64) *site {
 	synctest.Test(t, func(t *testing.T) {
 		site.began = time.Now()
 		keys := signer.New(new(keyring), nil)
-		if err := keys.Maintain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, keys.Maintain(t.Context()))
 		site.gate = new(Gate)
 		site.issuer = &cookies.Issuer{Name: "php", Keys: keys, Memory: cookies.NewMemory()}
 		site.free = make(chan struct{}, workers)

@@ -125,12 +125,8 @@ func TestASwarmLeavesPeopleIn(t *testing.T) {
 		m := meanOf(t, test.scenario)
 		got := test.of(m)
 		fmt.Fprintf(&table, "%-48s %6.1f %8.1f %6.1f\n", test.name, got, m.member, m.used)
-		if got < test.least {
-			t.Errorf("%s: got %.1f %%, want at least %v", test.name, got, test.least)
-		}
-		if m.member < 99 {
-			t.Errorf("%s: got %.1f %% for members, want at least 99", test.name, m.member)
-		}
+		check.That(t, got >= test.least, "%s: got %.1f %%, want at least %v", test.name, got, test.least)
+		check.That(t, m.member >= 99, "%s: got %.1f %% for members, want at least 99", test.name, m.member)
 		if m.wasted > 3 && test.scenario.exports == 0 && test.scenario.hasty == 0 {
 			t.Errorf("%s: got %.1f %% of the work wasted, want at most 3", test.name, m.wasted)
 		}

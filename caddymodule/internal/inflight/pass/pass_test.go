@@ -166,9 +166,7 @@ func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	warned := false
 	z.Insecure = func() { warned = true }
 	check.That(t, p.Rank() == fairqueue.First && p.Refused(header, now, 0, netip.Addr{}) == None && p.Answered(200, header, now, always) == None, "got a pass read or sent over plain HTTP")
-	if !warned || len(header["Set-Cookie"]) != 1 {
-		t.Errorf("got warned %v and %d cookies, want a warning and the upstream's alone", warned, len(header["Set-Cookie"]))
-	}
+	check.That(t, warned && len(header["Set-Cookie"]) == 1, "got warned %v and %d cookies, want a warning and the upstream's alone", warned, len(header["Set-Cookie"]))
 }
 
 func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
@@ -207,9 +205,7 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 	}
 	for test, cookies := range tests {
 		c := z.Client(request(cookies...), host, at)
-		if c.Rank() != fairqueue.First || c.Key() != "" {
-			t.Errorf("%s: got %v and key %q, want the rank of those who come first", test, c.Rank(), c.Key())
-		}
+		check.That(t, c.Rank() == fairqueue.First && c.Key() == "", "%s: got %v and key %q, want the rank of those who come first", test, c.Rank(), c.Key())
 	}
 	check.Equal(t, clientOf(z, request(pass), "www.example.com", at).Rank(), fairqueue.First, "a pass accepted on another host")
 	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0, netip.Addr{}) != None {
