@@ -231,9 +231,8 @@ func TestEveryPictureIsShown(t *testing.T) {
 
 func TestTheReadmeIsShort(t *testing.T) {
 	raw := check.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
-	if n := len(strings.Fields(string(raw))); n < 600 || n > 800 {
-		t.Errorf("got %d words, want 600 to 800", n)
-	}
+	n := len(strings.Fields(string(raw)))
+	check.That(t, n >= 600 && n <= 800, "got %d words, want 600 to 800", n)
 }
 
 // TestTheDocumentationGrowsNoMore: what is added must be cut elsewhere, in the README too.

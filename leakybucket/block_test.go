@@ -75,9 +75,8 @@ func TestAChargeThatFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {
 
 func TestBelowIsTheLimitWithNoMoreThanTheCeiling(t *testing.T) {
 	for ceiling, want := range map[float64]float64{0: 10, 4: 4, 10: 10, 11: 10, inf: 10, -1: 10, nan: 10} {
-		if got := tenSeconds.WithCeiling(ceiling); got != (Limit{Capacity: want, Leak: 1}) {
-			t.Errorf("below %v: got %s, want a capacity of %v", ceiling, describe(got), want)
-		}
+		got := tenSeconds.WithCeiling(ceiling)
+		check.That(t, got == (Limit{Capacity: want, Leak: 1}), "below %v: got %s, want a capacity of %v", ceiling, describe(got), want)
 	}
 	// So it knows how long a charge with a ceiling waits until it fits.
 	if got := tenSeconds.WithCeiling(4).TimeToFit(5, 2); got != 3*time.Second {

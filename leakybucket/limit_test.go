@@ -81,9 +81,8 @@ func TestAComputedCostIsBroughtIntoRange(t *testing.T) {
 		{10, -inf, 1},
 		{10, nan, 1},
 	} {
-		if got := (Limit{Capacity: test.capacity, Leak: 1}).ClampCost(test.computed); got != test.want || math.Signbit(got) {
-			t.Errorf("cost computed as %v to capacity %v: got %v, want %v", test.computed, test.capacity, got, test.want)
-		}
+		got := (Limit{Capacity: test.capacity, Leak: 1}).ClampCost(test.computed)
+		check.That(t, got == test.want && !math.Signbit(got), "cost computed as %v to capacity %v: got %v, want %v", test.computed, test.capacity, got, test.want)
 	}
 }
 

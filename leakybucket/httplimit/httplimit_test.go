@@ -116,9 +116,8 @@ func TestAStoreThatFails(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second) // virtual
 			}
-			if got := strings.Count(log.String(), "no route to the store"); got != 2 {
-				t.Errorf("fail closed %v: got %d lines in 100 seconds, want 2:\n%s", closed, got, &log)
-			}
+			got := strings.Count(log.String(), "no route to the store")
+			check.That(t, got == 2, "fail closed %v: got %d lines in 100 seconds, want 2:\n%s", closed, got, &log)
 		})
 	}
 }

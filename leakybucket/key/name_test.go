@@ -165,7 +165,6 @@ func TestClientsAreToldApartByPrefix(t *testing.T) {
 		addr := netip.MustParseAddr(test.addr)
 		check.Equal(t, ClientPrefix(addr, test.ipv4, test.ipv6).String(), test.want, "%s of /%d and /%d", test.addr, test.ipv4, test.ipv6)
 	}
-	if got := ClientPrefix(netip.Addr{}, 32, 64); got.IsValid() {
-		t.Errorf("no address: got %v, want no prefix", got)
-	}
+	got := ClientPrefix(netip.Addr{}, 32, 64)
+	check.That(t, !got.IsValid(), "no address: got %v, want no prefix", got)
 }

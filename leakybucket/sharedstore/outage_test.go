@@ -278,9 +278,8 @@ func TestSettling(t *testing.T) {
 			check.NoError(t, n.settle(local, was, 3))
 			n.wantAdmitted(5, hourly(10, 1), 1)
 			n.recover()
-			if err := n.settle(c, d, 5); err != nil || !near(n.remote.level(t, c), 6) {
-				t.Errorf("got %v and level %v in the store, want none and 6", err, n.remote.level(t, c))
-			}
+			err := n.settle(c, d, 5)
+			check.That(t, err == nil && near(n.remote.level(t, c), 6), "got %v and level %v in the store, want none and 6", err, n.remote.level(t, c))
 			n.wantUnsettled(nil)
 		})
 	})
@@ -315,9 +314,8 @@ func TestSettling(t *testing.T) {
 			c, d := n.take(hourly(10, 1))
 			n.remote.slow.Store(int64(40 * time.Millisecond))
 			began := time.Now()
-			if err := n.settle(c, d, 5); err != nil || time.Since(began) != DefaultTimeout/5 {
-				t.Errorf("got %v after %v, want none after a fifth of the timeout", err, time.Since(began))
-			}
+			err := n.settle(c, d, 5)
+			check.That(t, err == nil && time.Since(began) == DefaultTimeout/5, "got %v after %v, want none after a fifth of the timeout", err, time.Since(began))
 			time.Sleep(time.Second)
 			got := n.remote.level(t, c)
 			check.That(t, near(got, 6), "got level %v, want 6", got)

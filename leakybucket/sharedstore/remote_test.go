@@ -209,9 +209,8 @@ func (n *node) admits(times int, c leakybucket.Charge) (fits int) {
 
 func (n *node) wantAdmitted(times int, c leakybucket.Charge, want int) {
 	n.Helper()
-	if got := n.admits(times, c); got != want {
-		n.Errorf("%d takes of %v: got %d that fit, want %d", times, c.Cost, got, want)
-	}
+	got := n.admits(times, c)
+	check.That(n, got == want, "%d takes of %v: got %d that fit, want %d", times, c.Cost, got, want)
 }
 
 func (n *node) settle(c leakybucket.Charge, was leakybucket.Decision, diff float64) error {
@@ -223,9 +222,8 @@ func (n *node) wantUnsettled(want map[string]int) {
 	synctest.Wait()
 	n.witness.mu.Lock()
 	defer n.witness.mu.Unlock()
-	if got := n.witness.unsettled; !maps.Equal(got, want) {
-		n.Errorf("unsettled: got %v, want %v", got, want)
-	}
+	got := n.witness.unsettled
+	check.That(n, maps.Equal(got, want), "unsettled: got %v, want %v", got, want)
 }
 
 // wantHeard wants the beginnings of what the observer was told.

@@ -69,9 +69,8 @@ var anyApplications = []*anApplication{
 			for n := range 20 {
 				form.Set("do[preview]", "Preview")
 				form.Set("wikitext", fmt.Sprintf("====== Page 1 ======\n\nThe pump %d is mended.\n", n))
-				if page := b.send("/doku.php?id=page1", form); !strings.Contains(page, fmt.Sprintf("The pump %d is mended.", n)) {
-					b.t.Errorf("got no preview %d", n)
-				}
+				page := b.send("/doku.php?id=page1", form)
+				check.That(b.t, strings.Contains(page, fmt.Sprintf("The pump %d is mended.", n)), "got no preview %d", n)
 			}
 			media := b.visit("/lib/exe/mediamanager.php?ns=")
 			b.upload("/lib/exe/mediamanager.php", hiddenInputs(media), "upload", "pump.png", onePixel)
@@ -94,9 +93,8 @@ var anyApplications = []*anApplication{
 		},
 		work: func(b *browser) {
 			for n := range 20 {
-				if page := b.visit(fmt.Sprintf("/?_task=mail&_mbox=INBOX&_uid=%d&_action=preview&_framed=1", n+1)); !strings.Contains(page, "Is the valve mended?") {
-					b.t.Errorf("got no mail %d", n+1)
-				}
+				page := b.visit(fmt.Sprintf("/?_task=mail&_mbox=INBOX&_uid=%d&_action=preview&_framed=1", n+1))
+				check.That(b.t, strings.Contains(page, "Is the valve mended?"), "got no mail %d", n+1)
 			}
 			compose := b.visit("/?_task=mail&_action=compose")
 			id := regexp.MustCompile(`"compose_id":"(\w+)"`).FindStringSubmatch(compose)
@@ -123,9 +121,8 @@ var anyApplications = []*anApplication{
 			form = url.Values{"token": form["token"], "db": {"site"}, "server": {"1"}, "ajax_request": {"true"}, "is_js_confirmed": {"0"}}
 			for n := range 20 {
 				form.Set("sql_query", fmt.Sprintf("SELECT name, %d FROM pumps", n))
-				if page := b.send("/index.php?route=/sql", form); !strings.Contains(page, "river") {
-					b.t.Errorf("got no answer to query %d: %s", n, system.Tail(page, 300))
-				}
+				page := b.send("/index.php?route=/sql", form)
+				check.That(b.t, strings.Contains(page, "river"), "got no answer to query %d: %s", n, system.Tail(page, 300))
 			}
 			form.Del("sql_query")
 			form.Set("import_type", "database")
@@ -588,7 +585,6 @@ func (b *browser) logIn(a *anApplication, n names, password string) {
 	form.Set(n.user, "alice")
 	form.Set(n.password, password)
 	page := b.send(a.post, form)
-	if got, want := strings.Contains(page, a.opens), password == "right"; got != want {
-		b.t.Errorf("logging in to %s with the %s password: got logged in %t\n%s", a.name, password, got, system.Tail(page, 2000))
-	}
+	got, want := strings.Contains(page, a.opens), password == "right"
+	check.That(b.t, got == want, "logging in to %s with the %s password: got logged in %t\n%s", a.name, password, got, system.Tail(page, 2000))
 }

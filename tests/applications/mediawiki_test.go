@@ -91,9 +91,8 @@ func askLoginToken(s *system.Trial) loginToken {
 			Tokens struct{ Logintoken string }
 		}
 	}
-	if err := json.Unmarshal([]byte(a.Body), &said); err != nil || said.Query.Tokens.Logintoken == "" {
-		s.T.Fatalf("got %d %q and %v, want a token", a.Status, a.Body, err)
-	}
+	err := json.Unmarshal([]byte(a.Body), &said)
+	check.Assume(s.T, err == nil && said.Query.Tokens.Logintoken != "", "got %d %q and %v, want a token", a.Status, a.Body, err)
 	return loginToken{said.Query.Tokens.Logintoken, cookiesOf(a)}
 }
 

@@ -42,9 +42,8 @@ func (b session) opens(method, target, body string) system.Answer {
 	}
 	a := b.Must(system.Request{Address: b.address, Method: method, Target: target, Body: body, Header: system.Opens(strings.Join(pairs, "; "))})
 	b.keep(a)
-	if told := a.Header["X-Throttle-User"]; len(told) > 0 {
-		b.T.Errorf("%s %s: got the user's ID %q in the answer", method, target, told)
-	}
+	told := a.Header["X-Throttle-User"]
+	check.That(b.T, len(told) == 0, "%s %s: got the user's ID %q in the answer", method, target, told)
 	return a
 }
 
@@ -66,9 +65,8 @@ func (b session) wantMember(zone, target string) {
 		return b.Metric(b.T, "caddy_throttle_requests_total", `zone="`+zone+`"`, `rank="member"`)
 	}
 	before := members()
-	if a := b.opens("GET", target, ""); a.Status != 200 {
-		b.T.Fatalf("got %d for %s, want 200", a.Status, target)
-	}
+	a := b.opens("GET", target, "")
+	check.Assume(b.T, a.Status == 200, "got %d for %s, want 200", a.Status, target)
 	if got := members(); got != before+1 {
 		b.T.Errorf("got %v requests of members, want %v", got, before+1)
 	}
@@ -97,9 +95,8 @@ func (b session) wantNoMemberAfter(zone string, logOut func() system.Answer) {
 	}
 	before := members()
 	b.opens("GET", "/", "")
-	if got := members(); got != before {
-		b.T.Errorf("got %v requests of members after the log-out, want the %v of before", got, before)
-	}
+	got := members()
+	check.That(b.T, got == before, "got %v requests of members after the log-out, want the %v of before", got, before)
 }
 
 // beforeWorkers puts directives of a recipe before its own limit of workers.

@@ -79,9 +79,8 @@ func firstConfigurationHolds(t *testing.T) {
 			owner.visit("/wp-login.php?reauth=1") // forgets that it is logged in
 			owner.logIn("admin")
 		}
-		if refused := s.Refusals(owner.address); len(refused) > 0 {
-			t.Errorf("got %q refused, want nothing of the owner", refused)
-		}
+		refused := s.Refusals(owner.address)
+		check.That(t, len(refused) == 0, "got %q refused, want nothing of the owner", refused)
 	})
 }
 

@@ -255,9 +255,8 @@ func wordPressChecksFewPasswordsOfPages(t *testing.T) {
 		form.Header = []string{"Referer", s.URL + "/members/"}
 		statuses := s.Attack(100, 10, func(int) system.Request { return form })
 		t.Logf("the password of a page, %s: %v by status", form.Target, statuses)
-		if passed := 100 - statuses[429]; passed > 21 {
-			t.Errorf("got %d guesses through, want 20 at once", passed)
-		}
+		passed := 100 - statuses[429]
+		check.That(t, passed <= 21, "got %d guesses through, want 20 at once", passed)
 		check.That(t, statuses[302] != 0, "got no 302, want one for each guess")
 	}
 }

@@ -126,7 +126,6 @@ func logsIn(s *system.Trial, address string) {
 		got = append(got, person.opens("POST", "/wp-login.php", "log=admin&testcookie=1&pwd="+password).Status)
 	}
 	got = append(got, person.opens("GET", "/wp-admin/", "").Status)
-	if want := []int{200, 302, 200}; !slices.Equal(got, want) {
-		s.T.Errorf("%s: got %v for a wrong password, a right one, and the dashboard, want %v", s.URL, got, want)
-	}
+	want := []int{200, 302, 200}
+	check.That(s.T, slices.Equal(got, want), "%s: got %v for a wrong password, a right one, and the dashboard, want %v", s.URL, got, want)
 }

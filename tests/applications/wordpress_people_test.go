@@ -90,15 +90,13 @@ func (p person) work(name string, while time.Duration) {
 		p.write("It holds two litres.")
 		evalSoon[chromedp.Void](p, `wp.data.dispatch("core/editor").autosave().then(() => {})`)
 	}
-	if failures := p.addImages(5); len(failures) > 0 {
-		p.T.Errorf("got %q for images, want no failures", failures)
-	}
+	failures := p.addImages(5)
+	check.That(p.T, len(failures) == 0, "got %q for images, want no failures", failures)
 	p.publish()
 	p.await(`wp.data.select("core/editor").isCurrentPostPublished()`)
 	p.Open(chromium.Eval[string](p.Tab, `wp.data.select("core/editor").getPermalink()`))
-	if got := chromium.Eval[string](p.Tab, "document.title"); !strings.HasPrefix(got, "A new kettle") {
-		p.T.Errorf("got the title %q, want the published post", got)
-	}
+	got := chromium.Eval[string](p.Tab, "document.title")
+	check.That(p.T, strings.HasPrefix(got, "A new kettle"), "got the title %q, want the published post", got)
 }
 
 // photo returns a JPEG picture of its own.
@@ -165,9 +163,8 @@ func wordPressServesPeople(t *testing.T) {
 		check.OK(t, chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)))
 		p.await(fmt.Sprintf(`document.querySelectorAll("#media-items .edit-attachment, #media-items .error").length >= %d`, photos))
 		p.Screenshot("photos")
-		if got := chromium.Eval[int](p.Tab, `document.querySelectorAll("#media-items .edit-attachment").length`); got != photos {
-			t.Errorf("got %d photos in the library, want %d: %s", got, photos, p.Text("#media-items"))
-		}
+		got := chromium.Eval[int](p.Tab, `document.querySelectorAll("#media-items .edit-attachment").length`)
+		check.That(t, got == photos, "got %d photos in the library, want %d: %s", got, photos, p.Text("#media-items"))
 		s.CheckComfort(p.address)
 	})
 }

@@ -116,9 +116,8 @@ func TestTheInspectorFitsEveryScreen(t *testing.T) {
 		for _, width := range []int64{320, 360, 480, 704, 706, 768, 880, 990, 994, 1024, 1440, 1920, 2560} {
 			chromium.Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 800, DeviceScaleFactor: 1})
 			b.When("the width", fmt.Sprintf("innerWidth === %d", width))
-			if out := chromium.Eval[[]string](b, `[document.documentElement.scrollWidth > innerWidth ? "page" : "", ...Array.from(document.querySelectorAll("main *"), (e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth ? e.outerHTML.slice(0, 80) : "")].filter(Boolean)`); len(out) > 0 {
-				t.Errorf("%s at %d: %q are beyond the edge", scheme, width, out)
-			}
+			out := chromium.Eval[[]string](b, `[document.documentElement.scrollWidth > innerWidth ? "page" : "", ...Array.from(document.querySelectorAll("main *"), (e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth ? e.outerHTML.slice(0, 80) : "")].filter(Boolean)`)
+			check.That(t, len(out) == 0, "%s at %d: %q are beyond the edge", scheme, width, out)
 			if width != 360 && width != 768 && width != 1440 {
 				continue
 			}

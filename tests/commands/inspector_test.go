@@ -90,18 +90,14 @@ func inspect(s *inspectedSite, browser context.Context, url, scheme string, widt
 // sound sees to it that nothing strange has happened in the page.
 func sound(b chromium.Tab) {
 	b.T.Helper()
-	if title := chromium.Eval[string](b, "document.title"); title != "throttle" {
-		b.T.Errorf("got the title %q, want throttle: something was executed", title)
-	}
-	if violations := chromium.Eval[[]string](b, "violations"); len(violations) > 0 {
-		b.T.Errorf("got violations of the policy: %v", violations)
-	}
-	if n := chromium.Eval[int](b, "document.querySelectorAll('script').length + document.querySelectorAll('main img, main iframe, main object, main a, main link, main style').length"); n != 1 {
-		b.T.Errorf("got %d elements that load or do something, want the one script", n)
-	}
-	if wide := chromium.Eval[int](b, "document.documentElement.scrollWidth - innerWidth"); wide > 0 {
-		b.T.Errorf("the page is %d pixels wider than the screen", wide)
-	}
+	title := chromium.Eval[string](b, "document.title")
+	check.That(b.T, title == "throttle", "got the title %q, want throttle: something was executed", title)
+	violations := chromium.Eval[[]string](b, "violations")
+	check.That(b.T, len(violations) == 0, "got violations of the policy: %v", violations)
+	n := chromium.Eval[int](b, "document.querySelectorAll('script').length + document.querySelectorAll('main img, main iframe, main object, main a, main link, main style').length")
+	check.That(b.T, n == 1, "got %d elements that load or do something, want the one script", n)
+	wide := chromium.Eval[int](b, "document.documentElement.scrollWidth - innerWidth")
+	check.That(b.T, wide <= 0, "the page is %d pixels wider than the screen", wide)
 }
 
 // picture keeps a picture of the whole page.

@@ -193,9 +193,8 @@ http://:%d {
 		t.Fatalf("got %v, %v, want one zone\n%s", sum, err, summary)
 	}
 	for _, decision := range []string{"admitted", "shadow_refused"} {
-		if got, want := sum.Zones[0].Decisions[decision], c.Decisions(t, "pages", decision); got != want || want == 0 {
-			t.Errorf("got %d %s in the summary, want %d as the metric, and some", got, decision, want)
-		}
+		got, want := sum.Zones[0].Decisions[decision], c.Decisions(t, "pages", decision)
+		check.That(t, got == want && want != 0, "got %d %s in the summary, want %d as the metric, and some", got, decision, want)
 	}
 
 	lines := slices.DeleteFunc(strings.Split(z.Caddyfile, "\n"), func(line string) bool {

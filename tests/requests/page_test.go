@@ -188,10 +188,9 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		defer end()
 		b := chromium.Tab{Context: ctx, T: t}
 		b.Open(site.fill(t, "/wait/75600?who=policy&policy=site"))
-		if got, want := chromium.Eval[string](b, "document.body.innerText"), regexp.MustCompile(
-			`^One moment, please\s+This site is receiving too many requests right now\.\s+Please wait 21 hours\.\s+`); !want.MatchString(got) || strings.Contains(got, "reload") {
-			t.Errorf("got %q, want the reason, the wait, and no promise", got)
-		}
+		got, want := chromium.Eval[string](b, "document.body.innerText"), regexp.MustCompile(
+			`^One moment, please\s+This site is receiving too many requests right now\.\s+Please wait 21 hours\.\s+`)
+		check.That(t, want.MatchString(got) && !strings.Contains(got, "reload"), "got %q, want the reason, the wait, and no promise", got)
 		check.Equal(t, chromium.Eval[string](b, "getComputedStyle(document.body).display"), "block", "the style that is applied")
 	})
 

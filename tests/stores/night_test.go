@@ -209,9 +209,8 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			"ban 10.1.2.3 --for 1h", "bans", "journal", "unban 10.1.2.3", "limit pages x2 --for 1h", "unlimit pages",
 			"shadow --all --for 1h", "unshadow --all", "release 127.0.0.1",
 		} {
-			if out := c.Throttle(append(strings.Fields(args), "--json")...); !json.Valid([]byte(out)) {
-				t.Errorf("%s --json: got\n%s\nwant JSON", args, out)
-			}
+			out := c.Throttle(append(strings.Fields(args), "--json")...)
+			check.That(t, json.Valid([]byte(out)), "%s --json: got\n%s\nwant JSON", args, out)
 		}
 		help := check.Must(system.CaddyCommand(t, "throttle", "--help").CombinedOutput())(t)
 		_, list, _ := strings.Cut(string(help), "Available Commands:\n")

@@ -149,9 +149,8 @@ var nights = []struct {
 		thaw()
 		n.store.kill()
 		n.reads(0, "ban 127.25.0.0/24 --for 1h", "on this Caddy: the others are told when the store answers")
-		if got := n.get(0, "127.25.0.9", "api"); got != 429 {
-			n.Errorf("the ban in an outage: got %d, want 429 on the Caddy that was told", got)
-		}
+		got := n.get(0, "127.25.0.9", "api")
+		check.That(n, got == 429, "the ban in an outage: got %d, want 429 on the Caddy that was told", got)
 		n.reads(0, "status", "Other Caddys are not told of changes now", "not been told of 1 change yet")
 		n.store.run()
 		within(n.T, 15*time.Second, "the ban after the outage", n.fleet, func(node *fleetNode) bool {
@@ -192,9 +191,8 @@ var nights = []struct {
 			n.get(0, "127.27.2.1", "page")
 			return !strings.Contains(node.Throttle("status"), "The snapshot cannot be written")
 		})
-		if out := n.types(0, "unban", "127.27.1.0/24"); out != "Ended.\n" {
-			n.Errorf("unban: got %q, want it ended for good", out)
-		}
+		out := n.types(0, "unban", "127.27.1.0/24")
+		check.That(n, out == "Ended.\n", "unban: got %q, want it ended for good", out)
 	}},
 	{"13, 14 two operators, and a reload", func(n *night) {
 		n.reads(0, "limit pages x0.5 --for 1h --by alice", "holds until")
@@ -203,9 +201,8 @@ var nights = []struct {
 		within(n.T, 15*time.Second, "the limit of bob", n.fleet[:1], func(node *fleetNode) bool {
 			return strings.Contains(node.Throttle("bans"), "limit x2")
 		})
-		if status, message := n.node(0).Load(n.node(0).site.Caddyfile(n.node(0).Admin)); status != 200 {
-			n.Errorf("reloading: got %d %s", status, message)
-		}
+		status, message := n.node(0).Load(n.node(0).site.Caddyfile(n.node(0).Admin))
+		check.That(n, status == 200, "reloading: got %d %s", status, message)
 		n.reads(0, "bans", "limit x2", "bob")
 		n.reads(0, "journal", "limit x0.5", "limit x2", "alice", "bob")
 		n.reads(1, "unlimit pages", "Ended")
@@ -238,13 +235,9 @@ var nights = []struct {
 			return system.Surely(n.T, req).StatusCode
 		}
 		for range 12 { // monitors and link previews
-			if got := get(""); got != 401 {
-				n.Fatalf("the page without a password: got %d, want 401", got)
-			}
+			check.Need(n, get(""), 401, "the page without a password")
 		}
-		if got := get("secret"); got != 200 {
-			n.Errorf("the page with the password: got %d, want 200", got)
-		}
+		check.Equal(n, get("secret"), 200, "the page with the password")
 	}},
 	{"20 a Caddy hangs", func(n *night) {
 		if len(n.fleet) > 1 && os.Getenv("TEST_LONG") != "1" {

@@ -198,9 +198,8 @@ scrape_configs:
 	p, err := system.StartProcess(exec.Command(binary, "--config.file", file, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", address, "--log.level", "warn"))
 	check.OK(t, err, "starting prometheus")
 	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Errorf("stopping prometheus: %v\n%s", err, system.Tail(p.Output.String(), 2000))
-		}
+		err := p.Stop()
+		check.That(t, err == nil, "stopping prometheus: %v\n%s", err, system.Tail(p.Output.String(), 2000))
 	})
 	running := &promServer{"http://" + address}
 	if err := p.WaitUntil(func() bool {

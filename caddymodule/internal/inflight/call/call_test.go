@@ -198,14 +198,13 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
 		began := time.Now()
 		conn.deadline = began.Add(20 * time.Second)
-		if cut, _ := aborted(func() error {
+		cut, _ := aborted(func() error {
 			return Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 				_, err := w.Write(make([]byte, 100<<10))
 				return err
 			}), with(t, Options{}))
-		}); !cut {
-			t.Error("got a part of the answer as if it were all, want it aborted")
-		}
+		})
+		check.That(t, cut, "got a part of the answer as if it were all, want it aborted")
 		took := time.Since(began)
 		check.That(t, took == 20*time.Second && conn.took == 32<<10, "got %d bytes sent within %v, want one piece of 32 KiB within 20s", conn.took, took)
 	})
@@ -214,7 +213,7 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
-		if err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+		err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			for range 10 {
 				check.NoError(t, http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3*time.Second)))
 				if _, err := w.Write(make([]byte, 10<<10)); err != nil {
@@ -223,9 +222,8 @@ func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}), with(t, Options{})); err != nil || conn.took != 100<<10 {
-			t.Errorf("got %d bytes, %v, want all at our pace", conn.took, err)
-		}
+		}), with(t, Options{}))
+		check.That(t, err == nil && conn.took == 100<<10, "got %d bytes, %v, want all at our pace", conn.took, err)
 	})
 }
 
@@ -304,13 +302,12 @@ func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
 				exiting, began := make(chan struct{}), time.Now()
 				time.AfterFunc(test.exits, func() { close(exiting) })
 				conn := &slowConn{ResponseWriter: httptest.NewRecorder(), deadline: began.Add(15 * time.Second)}
-				if err := visit(t, conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
+				err := visit(t, conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
 					_, _ = w.Write(make([]byte, 8<<10))
 					check.Equal(t, until(r), test.ends, "the time until it is over")
 					return r.Context().Err()
-				}); !errors.Is(err, context.Canceled) {
-					t.Errorf("got %v, want it canceled", err)
-				}
+				})
+				check.That(t, errors.Is(err, context.Canceled), "got %v, want it canceled", err)
 				time.Sleep(2 * time.Hour) // virtual; the exit comes
 			})
 		})
@@ -320,25 +317,23 @@ func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
 func TestAnAnswerWhoseClientHasLeftIsNotAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
-		if err := visit(t, conn, time.Second, nil, func(w http.ResponseWriter, _ *http.Request) error {
+		err := visit(t, conn, time.Second, nil, func(w http.ResponseWriter, _ *http.Request) error {
 			time.Sleep(2 * time.Second)
 			_, err := w.Write([]byte("hello"))
 			return err
-		}); err != nil {
-			t.Errorf("got %v, want it thrown away", err)
-		}
+		})
+		check.That(t, err == nil, "got %v, want it thrown away", err)
 	})
 }
 
 func TestAStreamThatNobodyReadsEnds(t *testing.T) {
 	conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
-	if err := visit(t, conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
+	err := visit(t, conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = w.Write([]byte("data: x"))
 		return r.Context().Err()
-	}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want it canceled", err)
-	}
+	})
+	check.That(t, errors.Is(err, context.Canceled), "got %v, want it canceled", err)
 }
 
 // TestATunnel gives its slot back at once, also that of a call around. It ends with its client.
@@ -377,14 +372,13 @@ func TestAnExtendedConnect(t *testing.T) {
 	for status, want := range map[int]bool{200: true, 403: false} {
 		r, o := get(t), new(over)
 		r.Method, r.ProtoMajor = http.MethodConnect, 2
-		if err := Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+		err := Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			if w.WriteHeader(status); o.Load() != want {
 				t.Errorf("%d: got the slot given back: %v, want %v", status, o.Load(), want)
 			}
 			return nil
-		}), with(t, Options{Served: o.served})); err != nil || !o.Load() {
-			t.Errorf("%d: got %v, want the slot given back at the end", status, err)
-		}
+		}), with(t, Options{Served: o.served}))
+		check.That(t, err == nil && o.Load(), "%d: got %v, want the slot given back at the end", status, err)
 	}
 }
 

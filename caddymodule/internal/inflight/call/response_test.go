@@ -48,12 +48,10 @@ func TestTheSlotIsFreeWhileTheClientReads(t *testing.T) {
 			if memory, file := store.Held(); !o.Load() && bytes > unsent || memory > inMemory+64<<10 || (file > 0) != (bytes > inMemory) {
 				t.Errorf("%d bytes: got the slot free: %v, with %d and %d held, want it free", bytes, o.Load(), memory, file)
 			}
-			if err := <-done; err != nil || conn.took != bytes {
-				t.Errorf("%d bytes: got %d sent, %v, want all", bytes, conn.took, err)
-			}
-			if took, want := time.Since(began), time.Duration(bytes)*time.Second/(2<<10); took > want+time.Second {
-				t.Errorf("%d bytes: got all sent after %v, want %v", bytes, took, want)
-			}
+			err := <-done
+			check.That(t, err == nil && conn.took == bytes, "%d bytes: got %d sent, %v, want all", bytes, conn.took, err)
+			took, want := time.Since(began), time.Duration(bytes)*time.Second/(2<<10)
+			check.That(t, took <= want+time.Second, "%d bytes: got all sent after %v, want %v", bytes, took, want)
 		})
 	}
 }
@@ -105,9 +103,8 @@ func TestAStalledClient(t *testing.T) {
 			done <- cut
 		}()
 		synctest.Wait()
-		if memory, file := store.Held(); !o.Load() || memory == 0 || file == 0 {
-			t.Errorf("got the slot free: %v, with %d and %d bytes held, want it free", o.Load(), memory, file)
-		}
+		memory, file := store.Held()
+		check.That(t, o.Load() && memory != 0 && file != 0, "got the slot free: %v, with %d and %d bytes held, want it free", o.Load(), memory, file)
 		_ = conn.SetWriteDeadline(time.Now()) // as when the connection breaks
 		if !<-done {
 			t.Error("got a part of the response as if it were all, want it aborted")
@@ -128,9 +125,8 @@ func TestCallsWithinOneAnotherAreOverTogether(t *testing.T) {
 			}()
 			synctest.Wait()
 			check.That(t, outer.Load() == free && inner.Load() == free, "got the slots free: %v and %v, want %v for both", outer.Load(), inner.Load(), free)
-			if err := <-done; err != nil || conn.took != 100<<10 || !inner.Load() {
-				t.Errorf("got %d sent, %v, want all", conn.took, err)
-			}
+			err := <-done
+			check.That(t, err == nil && conn.took == 100<<10 && inner.Load(), "got %d sent, %v, want all", conn.took, err)
 		})
 	}
 }
@@ -149,9 +145,8 @@ func TestWritesAndFlushesAtRandom(t *testing.T) {
 					p[i] = byte(random.Uint32())
 				}
 				want.Write(p)
-				if n, err := w.Write(p); n != len(p) || err != nil {
-					t.Errorf("%s: got %d, %v, want all %d bytes written", name, n, err, len(p))
-				}
+				n, err := w.Write(p)
+				check.That(t, n == len(p) && err == nil, "%s: got %d, %v, want all %d bytes written", name, n, err, len(p))
 				if random.IntN(4) == 0 {
 					_ = http.NewResponseController(w).Flush()
 				}
@@ -175,9 +170,8 @@ func TestFlush(t *testing.T) {
 				began := time.Now()
 				_, _ = w.Write(make([]byte, 3<<10))
 				recorder.Flushed = false
-				if err := http.NewResponseController(w).Flush(); err != nil || time.Since(began) != 0 {
-					t.Errorf("got %v after %v, want the handler to go on at once", err, time.Since(began))
-				}
+				err := http.NewResponseController(w).Flush()
+				check.That(t, err == nil && time.Since(began) == 0, "got %v after %v, want the handler to go on at once", err, time.Since(began))
 				time.Sleep(3*time.Second + 1)
 				synctest.Wait()
 				if conn.took != (n+1)*3<<10 || !recorder.Flushed {
@@ -234,9 +228,8 @@ func TestTheHandlerAndTheSenderShareNoHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := http.Header{"Server": {"x"}, "Trailer": {"X-Sum"}, "X-Sum": slices.Repeat([]string{"1"}, 20), "Trailer:X-Late": {"2"}, "Content-Encoding": {"x"}}
-	if got := recorder.Header(); !maps.EqualFunc(got, want, slices.Equal) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	got := recorder.Header()
+	check.That(t, maps.EqualFunc(got, want, slices.Equal), "got %v, want %v", got, want)
 }
 
 func TestAHandlersMistakesAreToldAtOnce(t *testing.T) {
@@ -308,9 +301,8 @@ func TestAPanicOfAWriterIsTheHandlers(t *testing.T) {
 	for _, size := range []int{10, 100 << 10} {
 		func() {
 			defer func() {
-				if got := recover(); got != "a writer's" {
-					t.Errorf("%d bytes: got the panic %v, want the writer's", size, got)
-				}
+				got := recover()
+				check.That(t, got == "a writer's", "%d bytes: got the panic %v, want the writer's", size, got)
 			}()
 			_ = Serve(panicking{&slowConn{ResponseWriter: httptest.NewRecorder()}}, get(t), send(size), with(t, Options{}))
 		}()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const raceDetector = false
@@ -18,12 +19,11 @@ func TestAFreeSlotCostsOneAllocation(t *testing.T) {
 		if share {
 			ask = Request{Claim: &fairqueue.Claim{Keys: [2]string{"203.0.113.7"}}}
 		}
-		if got := testing.AllocsPerRun(1000, func() {
+		got := testing.AllocsPerRun(1000, func() {
 			*s = Slot{Request: ask}
 			g.Enter(ctx, nil, l, s)
 			s.Release(true)
-		}); got > 1 {
-			t.Errorf("share %v: got %v allocations, want one", share, got)
-		}
+		})
+		check.That(t, got <= 1, "share %v: got %v allocations, want one", share, got)
 	}
 }

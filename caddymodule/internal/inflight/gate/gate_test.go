@@ -176,9 +176,8 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	for _, i := range []int{0, 0, 0, 2, 3, 4} { // two were not given
 		slots[i].Release(true)
 	}
-	if load := g.Load(); load.Running != 1 {
-		t.Errorf("got %+v after one of two was released three times, want 1 of 2", load)
-	}
+	load := g.Load()
+	check.That(t, load.Running == 1, "got %+v after one of two was released three times, want 1 of 2", load)
 	slots[1].Release(true)
 	wantEmpty(t, g)
 }

@@ -44,9 +44,8 @@ func TestAnOlderCopyOfAMovedPassIsEarlyToo(t *testing.T) {
 		if test.after > Forgotten {
 			tries = 0
 		}
-		if got := c.Tries(at.Add(test.after)); c.State() != test.want || got != tries {
-			t.Errorf("%s: got %v with %d tries, want %v with %d", test.name, c.State(), got, test.want, tries)
-		}
+		got := c.Tries(at.Add(test.after))
+		check.That(t, c.State() == test.want && got == tries, "%s: got %v with %d tries, want %v with %d", test.name, c.State(), got, test.want, tries)
 	}
 	// Whoever keeps the first copy waits longer each time, as others do.
 	for range 3 {
