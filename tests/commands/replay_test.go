@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
@@ -190,4 +193,171 @@ func runThrottle(t *testing.T, args ...string) (stdout, stderr string, code int)
 		t.Fatal(err)
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+var updateReplay = flag.Bool("update-replay", false, "write the golden outputs of throttle replay anew")
+
+// siteLog returns a log of an hour: people who read pages, an office of many people
+// behind one address, a scraper, and somebody who guesses passwords.
+func siteLog(format func(at time.Time, took time.Duration, ip, method, uri, agent string, status int) string) string {
+	rng := rand.New(rand.NewPCG(7, 11))
+	begin := time.Date(2026, 3, 1, 11, 30, 0, 0, time.UTC)
+	agents := []string{"Mozilla/5.0 Firefox/140.0", "Mozilla/5.0 Chrome/140.0", "Mozilla/5.0 Safari/18.0", "Mozilla/5.0 Edg/140.0", "Mozilla/5.0 (Android) Chrome/139.0", "Mozilla/5.0 (iPhone)"}
+	var log strings.Builder
+	line := func(at time.Time, ip, method, uri, agent string, status int) {
+		took := time.Duration(rng.IntN(300)) * time.Millisecond
+		log.WriteString(format(at.Add(took), took, ip, method, uri, agent, status) + "\n")
+	}
+	for second := range 3600 {
+		at := begin.Add(time.Duration(second) * time.Second)
+		if second%60 == 7 {
+			person := rng.IntN(20)
+			for i, uri := range []string{"/", "/wiki/Main_Page", "/style.css", "/logo.png", "/app.js"} {
+				line(at.Add(time.Duration(i)*100*time.Millisecond), fmt.Sprintf("198.51.100.%d", person), "GET", uri, agents[person%len(agents)], 200)
+			}
+		}
+		if second%4 == 1 {
+			line(at, "203.0.113.5", "GET", []string{"/wiki/A?x=1", "/logo.png", "/style.css"}[rng.IntN(3)], agents[rng.IntN(len(agents))], 200)
+		}
+		if second >= 1200 && second < 2400 {
+			for i := range 3 {
+				line(at.Add(time.Duration(i)*300*time.Millisecond), "192.0.2.66", "GET", fmt.Sprintf("/wiki/Special:Diff?id=%d", rng.IntN(100000)), "scraper\x1b[31m/1.0", 200)
+			}
+		}
+		if second%30 == 3 {
+			line(at, "192.0.2.99", "POST", "/wp-login.php", "curl/8", 401)
+		}
+	}
+	return log.String()
+}
+
+func caddyFormat(at time.Time, took time.Duration, ip, method, uri, agent string, status int) string {
+	line, _ := json.Marshal(map[string]any{
+		"level": "info", "ts": float64(at.UnixMicro()) / 1e6, "logger": "http.log.access.log0", "msg": "handled request",
+		"request":  map[string]any{"remote_ip": ip, "client_ip": ip, "proto": "HTTP/2.0", "method": method, "host": "example.com", "uri": uri, "headers": map[string][]string{"User-Agent": {agent}, "Cookie": {"REDACTED"}}},
+		"duration": took.Seconds(), "size": 1000, "status": status,
+	})
+	return string(line)
+}
+
+func combinedFormat(at time.Time, _ time.Duration, ip, method, uri, agent string, status int) string {
+	return fmt.Sprintf(`%s - - [%s] "%s %s HTTP/1.1" %d 1000 "-" "%s"`, ip, at.Format("02/Jan/2006:15:04:05 -0700"), method, uri, status, agent)
+}
+
+const tunedSite = `
+example.com {
+	throttle {
+		zone pages {
+			exempt path *.css *.js *.png
+			limit 60 1/s
+		}
+		zone login {
+			match {
+				method POST
+				path /wp-login.php*
+			}
+			limit 10 10/h
+			settle status 401 403 1 after
+			block 10m 1h
+		}
+		zone slow {
+			match path /wiki/Special*
+			limit 30 1/s
+			delay 5
+			shadow
+		}
+	}
+	respond ok
+}
+`
+
+func TestTheOutputOfReplayIsGolden(t *testing.T) {
+	t.Parallel()
+	caddyLog, combinedLog := system.WriteFile(t, "access.log", siteLog(caddyFormat)), system.WriteFile(t, "access.log", siteLog(combinedFormat))
+	site := system.WriteFile(t, "Caddyfile", tunedSite)
+	for name, args := range map[string][]string{
+		"config":   {"--config", site, caddyLog},
+		"zone":     {"--config", site, "--zone", "login", "--host", "example.com", combinedLog},
+		"key":      {"--key", "client_ip", "--limit", "60 60/m", combinedLog},
+		"json":     {"--config", site, "--zone", "pages", "--json", caddyLog},
+		"combined": {"--key", "header User-Agent", "--limit", "100 1/s", "--cost", "2", combinedLog},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, stderr, code := runThrottle(t, append([]string{"replay"}, args...)...)
+			check.Assume(t, code == 0, "got code %d and\n%s", code, stderr)
+			got = strings.ReplaceAll(got, caddyLog, "access.log")
+			file := filepath.Join("testdata", "replay", name+".txt")
+			if *updateReplay {
+				check.OK(t, os.WriteFile(file, []byte(got), 0o644))
+			}
+			want := check.Must(os.ReadFile(file))(t)
+			check.That(t, got == string(want), "got\n%s\nwant\n%s", got, want)
+			check.That(t, !strings.ContainsRune(got, '\x1b'), "got a control character that a client has sent")
+		})
+	}
+}
+
+func TestReplayReadsItsStandardInput(t *testing.T) {
+	t.Parallel()
+	cmd := system.CaddyCommand(t, "throttle", "replay", "--limit", "60 1/s", "-")
+	cmd.Stdin = strings.NewReader(siteLog(combinedFormat))
+	out, err := cmd.Output()
+	check.That(t, err == nil && bytes.HasPrefix(out, []byte("4,")), "got %v and %s", err, out)
+}
+
+// A replay runs beside the Caddy that serves the site, by a user who may read its logs
+// and nothing else.
+func TestAReplayOpensNothingOfTheConfigButItsRules(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := system.WriteFile(t, "access.log", siteLog(caddyFormat))
+	site := system.WriteFile(t, "Caddyfile", fmt.Sprintf(`{
+	admin unix/%[1]s/admin.sock
+	storage file_system %[1]s/storage
+	log default {
+		output file %[1]s/default.log
+	}
+	throttle {
+		store redis redis://127.0.0.1:1/
+		zone site {
+			limit 60 1/s
+		}
+	}
+}
+example.com {
+	log {
+		output file %[1]s/access.log
+	}
+	tls internal
+	@wiki path /wiki/*
+	route @wiki {
+		forward_auth 127.0.0.1:1 {
+			uri /auth
+		}
+		throttle site
+		reverse_proxy 127.0.0.1:1
+	}
+	handle_errors {
+		throttle {
+			zone errors {
+				limit 1 1/d
+			}
+		}
+	}
+}
+`, dir))
+	stdout, stderr, code := runThrottle(t, "replay", "--config", site, "--json", log)
+	var report struct {
+		Zones []struct {
+			Zone     string
+			Requests int
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil {
+		t.Fatalf("got code %d, %v, %s and %s", code, err, stdout, stderr)
+	}
+	check.That(t, len(report.Zones) == 1 && report.Zones[0].Zone == "site" && report.Zones[0].Requests >= 3600, "got %+v, want the requests below /wiki/ in one zone", report.Zones)
+	made, err := os.ReadDir(dir)
+	check.That(t, err == nil && len(made) == 0, "got %v and %v, want that no file is made", made, err)
 }

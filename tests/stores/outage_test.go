@@ -1,8 +1,11 @@
 package stores
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,6 +140,182 @@ func wantPolicies(t *testing.T, shots []shot) {
 		}
 		if wrong++; wrong == 10 {
 			t.Fatal("and more")
+		}
+	}
+}
+
+// outageRoutes are zones of one key with a capacity of 5 and a leak of 10/s, one
+// for each policy, and a route without throttle to compare them with.
+var outageRoutes = []string{"local", "allow", "deny", "plain"}
+
+func outageSite(port int) string {
+	site := fmt.Sprintf("http://:%d {\n", port)
+	for _, policy := range outageRoutes[:3] {
+		site += fmt.Sprintf(`
+	throttle /%s {
+		zone %[1]s {
+			key text everybody
+			limit 5 10/s
+			on_store_error %[1]s
+		}
+	}`, policy)
+	}
+	return site + "\n\trespond ok\n}"
+}
+
+// shot is one request of a load, and the answer to it.
+type shot struct {
+	route    string
+	at, took time.Duration // at is when it was sent, since the load began
+	answer   system.Answer
+	err      error
+}
+
+// load sends 500 requests a second to the outage site, in turn to each route,
+// whether or not the earlier ones have been answered.
+type load struct {
+	began time.Time
+	stop  func() []shot
+
+	mu    sync.Mutex
+	shots []shot
+}
+
+func startLoad(t *testing.T, port int) *load {
+	t.Helper()
+	l := &load{began: time.Now()}
+	v := system.NewVisitor(t, "h1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var working sync.WaitGroup
+	working.Go(func() {
+		const interval = 2 * time.Millisecond
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for n := 0; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for ; time.Duration(n)*interval < time.Since(l.began); n++ {
+				route := outageRoutes[n%len(outageRoutes)]
+				working.Go(func() { l.fire(v, port, route) })
+			}
+		}
+	})
+	l.stop = sync.OnceValue(func() []shot {
+		cancel()
+		working.Wait()
+		v.CloseIdleConnections()
+		return l.shots
+	})
+	t.Cleanup(func() { l.stop() })
+	return l
+}
+
+func (l *load) fire(v *system.Visitor, port int, route string) {
+	s := shot{route: route, at: time.Since(l.began)}
+	s.answer, s.err = v.Try("GET", fmt.Sprintf("http://127.0.0.1:%d/%s", port, route))
+	s.took = time.Since(l.began) - s.at
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shots = append(l.shots, s)
+}
+
+// since waits until a request that was sent to a route after an instant gets a
+// status. It returns how long after the instant that request was sent.
+func (l *load) since(t *testing.T, at time.Duration, route string, status int) time.Duration {
+	t.Helper()
+	var found time.Duration
+	system.Eventually(t, fmt.Sprintf("an answer of %d from %s", status, route), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for i := len(l.shots) - 1; i >= 0; i-- {
+			if s := &l.shots[i]; s.at >= at && s.route == route && s.answer.Status == status {
+				found = s.at - at
+			} else if s.at < at-time.Second {
+				break
+			}
+		}
+		return found > 0
+	})
+	return found
+}
+
+// during returns the shots at some routes that were sent between two instants.
+func during(shots []shot, from, to time.Duration, routes ...string) (found []shot) {
+	for _, s := range shots {
+		if from <= s.at && s.at < to && slices.Contains(routes, s.route) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func TestASentinelFailoverIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	w := servertest.StartRedisSentinel(t)
+	forced := true
+	// A Sentinel with such short times fails over more often than asked.
+	happened := func() int { return strings.Count(w.Sentinel.Log(), "+switch-master") }
+	testFailovers(t, w.URL(), w.Settled, happened, func() {
+		w.Failover(forced)
+		forced = !forced
+	})
+}
+
+func TestAForcedClusterFailoverIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	c := servertest.StartRedisCluster(t)
+	happened := 0
+	testFailovers(t, c.URL(), c.Settled, func() int { return happened }, func() {
+		c.Failover()
+		happened++
+	})
+}
+
+// testFailovers makes another server the master, once or 20 times, under load.
+// Each failover may forget the bucket once.
+func testFailovers(t *testing.T, url string, settled func(), happened func() int, failover func()) {
+	t.Helper()
+	failovers := 1
+	if system.Long() {
+		failovers = 20
+	}
+	const capacity, leak = 5, 10 // of outageSite
+	port := servertest.FreePort(t)
+	c := system.StartCaddy(t, system.Config{Throttle: "store redis " + url, Sites: outageSite(port)})
+	system.Eventually(t, "a store that answers", func() bool {
+		return system.NewVisitor(t, "h1").Get(t, fmt.Sprintf("http://127.0.0.1:%d/deny", port)).Status == 200
+	})
+	l := startLoad(t, port)
+	for n := range failovers {
+		settled()
+		l.since(t, time.Since(l.began), "deny", 429)
+		from := time.Since(l.began)
+		failover()
+		promoted := time.Since(l.began)
+		back := max(l.since(t, promoted, "deny", 200), l.since(t, promoted, "allow", 429))
+		t.Logf("failover %d took %v; limits held again %v after it, with %d outages so far", n+1, promoted-from, back, outagesOf(c, t))
+		if most := 3 * time.Second; system.Long() && back > most {
+			t.Errorf("failover %d: got limits that hold again after %v, want at most %v", n+1, back, most)
+		}
+	}
+	shots := l.stop()
+	wantPolicies(t, shots)
+	t.Logf("%d failovers", happened())
+	for _, route := range []string{"local", "deny"} {
+		var pours []pour
+		for _, s := range during(shots, 0, time.Hour, route) {
+			if s.answer.Status == 200 {
+				pours = append(pours, pour{s.at, s.at + s.took})
+			}
+		}
+		t.Logf("%s:", route)
+		if route == "local" { // in whose buckets this Caddy decides alone
+			wantBound(t, pours, float64(capacity*(2+happened())), 2*leak)
+		} else {
+			wantBound(t, pours, float64(capacity*(1+happened())), leak)
 		}
 	}
 }
