@@ -66,8 +66,7 @@ func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
 }
 
 func TestCallsAreTimed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		var took []time.Duration
 		n.backend.OnCall(func(d time.Duration) { took = append(took, d) })
 		n.remote.slow.Store(int64(30 * time.Millisecond))

@@ -3,7 +3,6 @@ package sharedstore
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -22,26 +21,23 @@ func (n *node) known(c leakybucket.Charge) (rest time.Duration, current bool) {
 
 func TestConfirm(t *testing.T) {
 	const length = 10 * time.Minute
-	t.Run("once a second", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
-			n.wantAdmitted(2, blocked(1), 1)
-			before := n.remote.takes.Load()
-			for range 10 {
-				for range 100 {
-					c := blocked(1)
-					if rest, current := n.known(c); rest == 0 {
-						t.Fatal("got no block, want the one that runs")
-					} else if !current {
-						n.Confirm(t.Context(), &c)
-					}
+	onNode(t, "once a second", Options{}, func(t *testing.T, n *node) {
+		n.wantAdmitted(2, blocked(1), 1)
+		before := n.remote.takes.Load()
+		for range 10 {
+			for range 100 {
+				c := blocked(1)
+				if rest, current := n.known(c); rest == 0 {
+					t.Fatal("got no block, want the one that runs")
+				} else if !current {
+					n.Confirm(t.Context(), &c)
 				}
-				time.Sleep(time.Second)
 			}
-			check.Equal(t, n.remote.takes.Load()-before, 9, "times the store was asked in ten seconds, want once a second after the first")
-			got := n.remote.level(t, blocked(1))
-			check.That(t, near(got, 1), "got level %v, want the 1 of before", got)
-		})
+			time.Sleep(time.Second)
+		}
+		check.Equal(t, n.remote.takes.Load()-before, 9, "times the store was asked in ten seconds, want once a second after the first")
+		got := n.remote.level(t, blocked(1))
+		check.That(t, near(got, 1), "got level %v, want the 1 of before", got)
 	})
 	for _, test := range []struct {
 		name  string
@@ -57,27 +53,24 @@ func TestConfirm(t *testing.T) {
 		}, length - 10*time.Second, 40},
 		{"another node has released the client", func(n *node) { _ = n.remote.Reset(n.Context(), "z", "someone", false) }, 0, 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n, c := startNode(t, Options{}), blocked(60)
-				c.Limit.Leak = 2
-				n.wantAdmitted(61, c, 60)
-				time.Sleep(10 * time.Second)
-				test.fate(n)
-				n.Confirm(t.Context(), &c)
-				d, current := n.Known(&c)
-				if rest, _ := n.known(c); rest != test.rest || current != (rest > 0) || rest > 0 && d.Level != test.level {
-					t.Errorf("got a block of %v, current %v, with level %v, want %v and %v", rest, current, d.Level, test.rest, test.level)
-				}
-			})
+		onNode(t, test.name, Options{}, func(t *testing.T, n *node) {
+			c := blocked(60)
+			c.Limit.Leak = 2
+			n.wantAdmitted(61, c, 60)
+			time.Sleep(10 * time.Second)
+			test.fate(n)
+			n.Confirm(t.Context(), &c)
+			d, current := n.Known(&c)
+			if rest, _ := n.known(c); rest != test.rest || current != (rest > 0) || rest > 0 && d.Level != test.level {
+				t.Errorf("got a block of %v, current %v, with level %v, want %v and %v", rest, current, d.Level, test.rest, test.level)
+			}
 		})
 	}
 }
 
 // An answer to a question that was asked before a block began does not end it.
 func TestAnAnswerOfBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		n.remote.slow.Store(int64(20 * time.Millisecond))
 		began := time.Now()
 		time.Sleep(time.Millisecond)
@@ -91,8 +84,7 @@ func TestAnAnswerOfBefore(t *testing.T) {
 // TestListingOfBlocks: a listing has the blocks that a take finds, in an outage and after it.
 func TestListingOfBlocks(t *testing.T) {
 	for _, nodes := range []int{1, 2} {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{Nodes: nodes})
+		withNode(t, Options{Nodes: nodes}, func(t *testing.T, n *node) {
 			inStore, inOutage, both := blocked(1), blocked(2), blocked(3)
 			inStore.Key, inOutage.Key, both.Key = "store", "outage", "both"
 			n.admits(2, inStore)

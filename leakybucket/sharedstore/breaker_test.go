@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -67,28 +66,25 @@ func TestBreaker(t *testing.T) {
 			r.fate.Store(&fate)
 		}, 100, false, 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := startNode(t, Options{})
-				n.steadily(test.perSecond, 10*time.Second)
-				test.fail(n.remote)
-				if got := n.steadily(test.perSecond, 10*time.Second); got > test.mostWaited || n.backend.Down() != test.down {
-					t.Errorf("got %d takes that waited in vain and an outage %v, want at most %d and %v", got, n.backend.Down(), test.mostWaited, test.down)
-				}
-				if !test.down {
-					return
-				}
-				if got := n.steadily(test.perSecond, 10*time.Second); got > 0 {
-					t.Errorf("in an outage: got %d takes that waited for the store, want none", got)
-				}
-				takes := n.remote.takes.Load()
-				n.remote.fate.Store(nil)
-				n.remote.slow.Store(0)
-				n.recover()
-				check.Equal(t, n.remote.takes.Load(), takes, "tries by takes of clients, want it tried by others")
-				n.wantAdmitted(1, hourly(1, 1), 1)
-				check.Equal(t, n.remote.takes.Load(), takes+1, "after the outage: takes of the store")
-			})
+		onNode(t, test.name, Options{}, func(t *testing.T, n *node) {
+			n.steadily(test.perSecond, 10*time.Second)
+			test.fail(n.remote)
+			if got := n.steadily(test.perSecond, 10*time.Second); got > test.mostWaited || n.backend.Down() != test.down {
+				t.Errorf("got %d takes that waited in vain and an outage %v, want at most %d and %v", got, n.backend.Down(), test.mostWaited, test.down)
+			}
+			if !test.down {
+				return
+			}
+			if got := n.steadily(test.perSecond, 10*time.Second); got > 0 {
+				t.Errorf("in an outage: got %d takes that waited for the store, want none", got)
+			}
+			takes := n.remote.takes.Load()
+			n.remote.fate.Store(nil)
+			n.remote.slow.Store(0)
+			n.recover()
+			check.Equal(t, n.remote.takes.Load(), takes, "tries by takes of clients, want it tried by others")
+			n.wantAdmitted(1, hourly(1, 1), 1)
+			check.Equal(t, n.remote.takes.Load(), takes+1, "after the outage: takes of the store")
 		})
 	}
 }
@@ -97,8 +93,7 @@ func TestBreaker(t *testing.T) {
 // must not hide an outage.
 func TestLimiterOfAStoreThatHangs(t *testing.T) {
 	for _, timeout := range []time.Duration{0, DefaultTimeout / 2, DefaultTimeout, time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
+		withNode(t, Options{}, func(t *testing.T, n *node) {
 			l := check.Must(leakybucket.NewLimiter(n, hourly(10, 1).Limit, leakybucket.LimiterOptions{Timeout: timeout}))(t)
 			n.remote.hung.Store(true)
 			for i := range 2 * inARow {
@@ -115,8 +110,7 @@ func TestLimiterOfAStoreThatHangs(t *testing.T) {
 // TestRecoveryOfABusyStore: a store that loses as many calls as the breaker forgives is not
 // down any more.
 func TestRecoveryOfABusyStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		n.remote.hung.Store(true)
 		n.admits(30, hourly(100, 1))
 		check.Assume(t, n.backend.Down(), "got no outage")
@@ -137,8 +131,7 @@ func TestRecoveryOfABusyStore(t *testing.T) {
 // TestHangUps: clients that leave by the thousand are no failure, nor is a caller's own
 // deadline, and their charges are made.
 func TestHangUps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		n.remote.slow.Store(int64(20 * time.Millisecond))
 		left, leave := context.WithCancel(t.Context())
 		leave()
@@ -158,8 +151,7 @@ func TestHangUps(t *testing.T) {
 }
 
 func TestAnOutageIsToldOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		n.remote.hung.Store(true)
 		n.admits(30, hourly(100, 1))
 		time.Sleep(10 * time.Second)
@@ -178,8 +170,7 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 
 // TestReasons: a reason is told once a minute, and no more than a few.
 func TestReasons(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		for i := range 100 {
 			n.backend.notifier.failed("asking", fmt.Errorf("reason %d", i%10))
 		}

@@ -39,7 +39,7 @@ func begin(t *testing.T, store leakybucket.Store, o Options) *node {
 	n.Store = n.backend.With(o)
 	t.Cleanup(func() {
 		n.backend.Close()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // for calls that no request waits for
 		synctest.Wait()
 	})
 	return n
@@ -156,8 +156,7 @@ func TestAlsoAwait(t *testing.T) {
 
 // TestAReloadWaitsForNothing: another config that keeps the store.
 func TestAReloadWaitsForNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
+	withNode(t, Options{}, func(t *testing.T, n *node) {
 		n.remote.hung.Store(true)
 		next, began := n.backend.With(Options{Nodes: 2, Timeout: time.Second}), time.Now()
 		n.backend.Attach(new(witness))

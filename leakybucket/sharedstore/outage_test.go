@@ -53,8 +53,7 @@ func TestBound(t *testing.T) {
 }
 
 func TestLocalBuckets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{Nodes: 2})
+	withNode(t, Options{Nodes: 2}, func(t *testing.T, n *node) {
 		c := hourly(10, 1)
 		n.wantAdmitted(4, c, 4)
 		n.remote.down.Store(true)
@@ -86,12 +85,9 @@ func TestShare(t *testing.T) {
 		{6, 12, 100, 0, 0}, // it never fits
 		{6, 12, 0.5, 0, 4},
 	} {
-		t.Run(fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := startNode(t, Options{Nodes: test.nodes, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: test.maxCost} }})
-				n.remote.down.Store(true)
-				n.wantAdmitted(20, hourly(test.capacity, test.cost), test.want)
-			})
+		onNode(t, fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes), Options{Nodes: test.nodes, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: test.maxCost} }}, func(t *testing.T, n *node) {
+			n.remote.down.Store(true)
+			n.wantAdmitted(20, hourly(test.capacity, test.cost), test.want)
 		})
 	}
 }
@@ -140,21 +136,18 @@ func TestPolicies(t *testing.T) {
 		{"deny in shadow", []leakybucket.Charge{of("local"), shadow("deny"), shadow("local")}, []bool{true, false, true}, []bool{true, false, false}},
 		{"deny beside shadow", []leakybucket.Charge{of("deny"), shadow("local")}, []bool{false, true}, []bool{false, false}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := startNode(t, Options{Zone: zone})
-				n.remote.down.Store(true)
-				for i := range test.charges {
-					test.charges[i].Key = fmt.Sprint(i) // buckets of their own
+		onNode(t, test.name, Options{Zone: zone}, func(t *testing.T, n *node) {
+			n.remote.down.Store(true)
+			for i := range test.charges {
+				test.charges[i].Key = fmt.Sprint(i) // buckets of their own
+			}
+			charges, decisions := n.ask(test.charges...)
+			for i, d := range decisions {
+				local := charges[i].Zone == "local"
+				if d.Fits != test.fits[i] || d.Poured != test.poured[i] || d.Undecided == local || d.Local != local {
+					t.Errorf("charge %d: got %+v, want fits %v, poured %v, by a local bucket %v", i, d, test.fits[i], test.poured[i], local)
 				}
-				charges, decisions := n.ask(test.charges...)
-				for i, d := range decisions {
-					local := charges[i].Zone == "local"
-					if d.Fits != test.fits[i] || d.Poured != test.poured[i] || d.Undecided == local || d.Local != local {
-						t.Errorf("charge %d: got %+v, want fits %v, poured %v, by a local bucket %v", i, d, test.fits[i], test.poured[i], local)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -172,90 +165,74 @@ func TestBlocks(t *testing.T) {
 		}
 	}
 	const length = 10 * time.Minute
-	t.Run("begins in an outage", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
-			n.remote.down.Store(true)
-			n.wantAdmitted(5, blocked(3), 3)
-			n.recover()
-			wants(n, blocked(3), length, "after the outage")
-			free := hourly(3, 1)
-			free.Key = "another"
-			if _, d := n.ask(free, blocked(3)); d[0].Poured || !d[0].Fits {
-				t.Errorf("beside a blocked bucket: got %+v, want it left as it is", d[0])
-			}
-			shadowed := blocked(3)
-			if shadowed.Shadow = true; n.admits(1, shadowed) != 1 {
-				t.Error("in shadow: got a block of the enforced bucket")
-			}
-			time.Sleep(length)
-			n.wantAdmitted(5, blocked(3), 3)
-		})
+	onNode(t, "begins in an outage", Options{}, func(t *testing.T, n *node) {
+		n.remote.down.Store(true)
+		n.wantAdmitted(5, blocked(3), 3)
+		n.recover()
+		wants(n, blocked(3), length, "after the outage")
+		free := hourly(3, 1)
+		free.Key = "another"
+		if _, d := n.ask(free, blocked(3)); d[0].Poured || !d[0].Fits {
+			t.Errorf("beside a blocked bucket: got %+v, want it left as it is", d[0])
+		}
+		shadowed := blocked(3)
+		if shadowed.Shadow = true; n.admits(1, shadowed) != 1 {
+			t.Error("in shadow: got a block of the enforced bucket")
+		}
+		time.Sleep(length)
+		n.wantAdmitted(5, blocked(3), 3)
 	})
-	t.Run("begins in shadow", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
-			n.remote.down.Store(true)
-			watched, enforced := blocked(1), hourly(9, 1)
-			watched.Shadow, enforced.Key = true, "enforced"
-			for range 3 {
-				n.ask(watched, enforced)
-			}
-			n.recover()
-			other := watched
-			other.Key = "other"
-			_, d := n.ask(watched, enforced, other)
-			check.That(t, !d[0].Fits && d[0].BlockedUntil != 0 && d[1].Poured && d[2].Fits && !d[2].Poured, "got %+v, want the shadow blocked, the enforced poured and the other shadow held", d)
-		})
+	onNode(t, "begins in shadow", Options{}, func(t *testing.T, n *node) {
+		n.remote.down.Store(true)
+		watched, enforced := blocked(1), hourly(9, 1)
+		watched.Shadow, enforced.Key = true, "enforced"
+		for range 3 {
+			n.ask(watched, enforced)
+		}
+		n.recover()
+		other := watched
+		other.Key = "other"
+		_, d := n.ask(watched, enforced, other)
+		check.That(t, !d[0].Fits && d[0].BlockedUntil != 0 && d[1].Poured && d[2].Fits && !d[2].Poured, "got %+v, want the shadow blocked, the enforced poured and the other shadow held", d)
 	})
-	t.Run("begins on no share", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{Nodes: 3})
-			n.remote.down.Store(true)
-			n.wantAdmitted(50, blocked(3), 1)
-			wants(n, blocked(3), 0, "in the outage")
-			n.recover()
-			n.wantAdmitted(5, blocked(3), 3)
-		})
+	onNode(t, "begins on no share", Options{Nodes: 3}, func(t *testing.T, n *node) {
+		n.remote.down.Store(true)
+		n.wantAdmitted(50, blocked(3), 1)
+		wants(n, blocked(3), 0, "in the outage")
+		n.recover()
+		n.wantAdmitted(5, blocked(3), 3)
 	})
 	for _, policy := range []Policy{Local, Allow, Deny} {
-		t.Run("of the store holds by "+policy.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := startNode(t, Options{Nodes: 3, Zone: policies(policy)})
-				n.wantAdmitted(5, blocked(3), 3)
-				n.remote.hung.Store(true)
-				wants(n, blocked(3), length, "in the outage")
-				n.recover()
-				_ = n.remote.Reset(t.Context(), "z", "someone", false) // by another node
+		onNode(t, "of the store holds by "+policy.String(), Options{Nodes: 3, Zone: policies(policy)}, func(t *testing.T, n *node) {
+			n.wantAdmitted(5, blocked(3), 3)
+			n.remote.hung.Store(true)
+			wants(n, blocked(3), length, "in the outage")
+			n.recover()
+			_ = n.remote.Reset(t.Context(), "z", "someone", false) // by another node
+			n.wantAdmitted(1, blocked(3), 1)
+			n.remote.down.Store(true)
+			if policy != Deny {
 				n.wantAdmitted(1, blocked(3), 1)
-				n.remote.down.Store(true)
-				if policy != Deny {
-					n.wantAdmitted(1, blocked(3), 1)
-				}
-			})
+			}
 		})
 	}
-	t.Run("ends by a reset", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
-			n.wantAdmitted(5, blocked(3), 3)
-			n.remote.down.Store(true)
-			n.wantAdmitted(30, blocked(3), 0)
-			check.Is(t, n.Reset(t.Context(), "z", "someone", false), ErrDown, "a reset in an outage, want that the store is down")
-			n.wantAdmitted(5, blocked(3), 3)
-			n.recover()
-			wants(n, blocked(3), length, "in the store, which was told nothing")
-			check.NoError(t, n.Reset(t.Context(), "z", "someone", false))
-			n.wantAdmitted(3, blocked(3), 3)
-		})
+	onNode(t, "ends by a reset", Options{}, func(t *testing.T, n *node) {
+		n.wantAdmitted(5, blocked(3), 3)
+		n.remote.down.Store(true)
+		n.wantAdmitted(30, blocked(3), 0)
+		check.Is(t, n.Reset(t.Context(), "z", "someone", false), ErrDown, "a reset in an outage, want that the store is down")
+		n.wantAdmitted(5, blocked(3), 3)
+		n.recover()
+		wants(n, blocked(3), length, "in the store, which was told nothing")
+		check.NoError(t, n.Reset(t.Context(), "z", "someone", false))
+		n.wantAdmitted(3, blocked(3), 3)
 	})
 }
 
 // TestClocks: the store's clock is an hour off, and is set by an hour.
 func TestClocks(t *testing.T) {
 	for _, off := range []time.Duration{-time.Hour, time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
+		withNode(t, Options{}, func(t *testing.T, n *node) {
 			n.remote.aside(off)
 			n.wantAdmitted(5, blocked(3), 3)
 			n.remote.down.Store(true)
@@ -269,56 +246,44 @@ func TestClocks(t *testing.T) {
 }
 
 func TestSettling(t *testing.T) {
-	t.Run("where it was taken", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{Nodes: 2})
-			c, d := n.take(hourly(10, 1))
-			n.remote.down.Store(true)
-			local, was := n.take(hourly(10, 1))
-			check.NoError(t, n.settle(local, was, 3))
-			n.wantAdmitted(5, hourly(10, 1), 1)
-			n.recover()
-			err := n.settle(c, d, 5)
-			check.That(t, err == nil && near(n.remote.level(t, c), 6), "got %v and level %v in the store, want none and 6", err, n.remote.level(t, c))
-			n.wantUnsettled(nil)
-		})
+	onNode(t, "where it was taken", Options{Nodes: 2}, func(t *testing.T, n *node) {
+		c, d := n.take(hourly(10, 1))
+		n.remote.down.Store(true)
+		local, was := n.take(hourly(10, 1))
+		check.NoError(t, n.settle(local, was, 3))
+		n.wantAdmitted(5, hourly(10, 1), 1)
+		n.recover()
+		err := n.settle(c, d, 5)
+		check.That(t, err == nil && near(n.remote.level(t, c), 6), "got %v and level %v in the store, want none and 6", err, n.remote.level(t, c))
+		n.wantUnsettled(nil)
 	})
-	t.Run("is lost", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
-			c, d := n.take(hourly(10, 1))
-			n.remote.deaf.Store(true)
-			check.That(t, n.settle(c, d, 5) != nil, "a store that fails: got no error")
-			n.remote.down.Store(true)
-			n.admits(30, c)
-			check.Is(t, n.settle(c, d, 5), ErrDown, "in an outage, want that the store is down")
-			n.wantUnsettled(map[string]int{"z": 2})
-			n.recover()
-			got := n.remote.level(t, c)
-			check.That(t, near(got, 1), "got level %v, want the 1 that was reserved", got)
-		})
+	onNode(t, "is lost", Options{}, func(t *testing.T, n *node) {
+		c, d := n.take(hourly(10, 1))
+		n.remote.deaf.Store(true)
+		check.That(t, n.settle(c, d, 5) != nil, "a store that fails: got no error")
+		n.remote.down.Store(true)
+		n.admits(30, c)
+		check.Is(t, n.settle(c, d, 5), ErrDown, "in an outage, want that the store is down")
+		n.wantUnsettled(map[string]int{"z": 2})
+		n.recover()
+		got := n.remote.level(t, c)
+		check.That(t, near(got, 1), "got level %v, want the 1 that was reserved", got)
 	})
-	t.Run("of what no bucket took", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{Zone: policies(Allow)})
-			n.remote.down.Store(true)
-			c, d := n.take(hourly(10, 1))
-			err := n.settle(c, d, 5)
-			check.That(t, err == nil && d.Undecided, "got %+v and error %v, want it undecided and none", d, err)
-			n.wantUnsettled(map[string]int{"z": 1})
-		})
+	onNode(t, "of what no bucket took", Options{Zone: policies(Allow)}, func(t *testing.T, n *node) {
+		n.remote.down.Store(true)
+		c, d := n.take(hourly(10, 1))
+		err := n.settle(c, d, 5)
+		check.That(t, err == nil && d.Undecided, "got %+v and error %v, want it undecided and none", d, err)
+		n.wantUnsettled(map[string]int{"z": 1})
 	})
-	t.Run("is slow", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := startNode(t, Options{})
-			c, d := n.take(hourly(10, 1))
-			n.remote.slow.Store(int64(40 * time.Millisecond))
-			began := time.Now()
-			err := n.settle(c, d, 5)
-			check.That(t, err == nil && time.Since(began) == DefaultTimeout/5, "got %v after %v, want none after a fifth of the timeout", err, time.Since(began))
-			time.Sleep(time.Second)
-			got := n.remote.level(t, c)
-			check.That(t, near(got, 6), "got level %v, want 6", got)
-		})
+	onNode(t, "is slow", Options{}, func(t *testing.T, n *node) {
+		c, d := n.take(hourly(10, 1))
+		n.remote.slow.Store(int64(40 * time.Millisecond))
+		began := time.Now()
+		err := n.settle(c, d, 5)
+		check.That(t, err == nil && time.Since(began) == DefaultTimeout/5, "got %v after %v, want none after a fifth of the timeout", err, time.Since(began))
+		time.Sleep(time.Second)
+		got := n.remote.level(t, c)
+		check.That(t, near(got, 6), "got level %v, want 6", got)
 	})
 }

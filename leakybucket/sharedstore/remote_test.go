@@ -163,21 +163,27 @@ func startNode(t *testing.T, o Options) *node {
 	return join(t, newRemote(), o)
 }
 
+// withNode runs a test in a bubble, with a node that has been started.
+func withNode(t *testing.T, o Options, test func(t *testing.T, n *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, startNode(t, o)) })
+}
+
+// onNode is withNode in a subtest.
+func onNode(t *testing.T, name string, o Options, test func(t *testing.T, n *node)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { withNode(t, o, test) })
+}
+
 func newRemote() *remote { return &remote{Store: memstore.New(memstore.Options{})} }
 
 // join returns a node of a remote store that exists.
 func join(t *testing.T, r *remote, o Options) *node {
 	t.Helper()
-	n := &node{T: t, remote: r, local: memstore.New(memstore.Options{}), witness: new(witness)}
-	n.backend = NewBackend("test", r, n.local)
-	n.Store = n.backend.With(o)
+	n := begin(t, r, o)
+	n.remote = r
 	n.backend.Attach(n.witness)
 	synctest.Wait()
-	t.Cleanup(func() {
-		n.backend.Close()
-		<-time.After(time.Second) // for calls that no request waits for
-		synctest.Wait()
-	})
 	return n
 }
 
