@@ -22,16 +22,13 @@ import (
 // TestShadow counts on arrival what would be done, and holds nothing up. Who waits when it is
 // switched to at run time waits on.
 func TestShadow(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 1m\nqueue 1\nshadow\n}", time.Second)
+	onSite(t, "in_flight php 1 {\nwait 1m\nqueue 1\nshadow\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		visits := []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(3), "/")}
 		servertest.Sleep(time.Minute)
 		wantWaits(t, visits, 0, 0, 0)
 		servertest.WantCounts(t, "php", map[string]float64{"admitted": 1, "shadow_delayed": 1, "shadow_refused": 1})
-		wantIdle(t, s)
 	})
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 1m\n}", 10*time.Second)
+	onSite(t, "in_flight php 1 {\nwait 1m\n}", 10*time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		visits := s.Visits(2, client(1), "/")
 		now := time.Now()
 		s.App.Engine().Control.Changes.Table.Apply(now, override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: "php"}, Span: override.Span{Since: now, Until: now.Add(5 * time.Second)}})
@@ -41,7 +38,6 @@ func TestShadow(t *testing.T) {
 		servertest.Sleep(time.Minute)
 		wantWaits(t, visits, 0, 10, 0, 14)
 		servertest.WantCounts(t, "php", map[string]float64{"admitted": 2, "delayed": 2})
-		wantIdle(t, s)
 	})
 }
 
@@ -80,8 +76,7 @@ func TestRefusedFurtherIn(t *testing.T) {
 		"an error is caught":     {around + "test_catches {\nroute {\n" + slot + "refusal error\n}\nsettle_upstream\n}\n}\nin_flight own 1", nil, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			servertest.InBubble(t, func(t *testing.T) {
-				s := servertest.NewWaitSite(t, test.directives, 10*time.Second)
+			onSite(t, test.directives, 10*time.Second, func(t *testing.T, s *servertest.FuncSite) {
 				s.Visits(2, client(1), "/")
 				if test.also != nil {
 					test.also(s)
@@ -91,7 +86,6 @@ func TestRefusedFurtherIn(t *testing.T) {
 					got := s.Fullness(zone, client(1), 100, 1./86400, false)
 					check.That(t, math.Abs(got-want) <= .01, "got level %v of zone %s, want %v", got, zone, want)
 				}
-				wantIdle(t, s)
 			})
 		})
 	}
@@ -111,8 +105,7 @@ func TestSettledSeconds(t *testing.T) {
 		"without a slot": {zone, 30 + 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			servertest.InBubble(t, func(t *testing.T) {
-				s := servertest.NewWaitSite(t, test.directives, 0)
+			onSite(t, test.directives, 0, func(t *testing.T, s *servertest.FuncSite) {
 				s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 					_, _ = r.Body.Read(make([]byte, 10))
 					<-time.After(10 * time.Second)
@@ -128,7 +121,6 @@ func TestSettledSeconds(t *testing.T) {
 				servertest.Sleep(10 * time.Minute)
 				got := s.Fullness("seconds", client(1), 1000, 1./86400, false)
 				check.That(t, math.Abs(got-test.want) <= .1, "got %v seconds charged, want %v", got, test.want)
-				wantIdle(t, s)
 			})
 		})
 	}
@@ -140,8 +132,7 @@ func TestPlaceholders(t *testing.T) {
 	for name := range strings.FieldsSeq("name key decision reason waited rank retry_after message support_code") {
 		text += "{http.in_flight." + name + "}|"
 	}
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 client_ip {\nwait 3s\nrefusal {\nerror\nmessage busy\ncode off\n}\n}\nsettle_upstream\n}\nhandle_errors {\nroute {\nrespond \""+text+"\" 503", 0)
+	onSite(t, "in_flight php 1 client_ip {\nwait 3s\nrefusal {\nerror\nmessage busy\ncode off\n}\n}\nsettle_upstream\n}\nhandle_errors {\nroute {\nrespond \""+text+"\" 503", 0, func(t *testing.T, s *servertest.FuncSite) {
 		got, takes := "", time.Second
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 			got = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).ReplaceAll(text, "")
@@ -165,8 +156,7 @@ func TestStatus(t *testing.T) {
 		"{\nshare\nwait 1m\n}":    "enforcing: 1 of 1 slots, 3 of 200 waiting",
 		"{\nshadow\n}":            "shadow: 4 of 1 slots, 0 of 0 waiting",
 	} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitSite(t, "in_flight php 1 "+options, time.Second)
+		onSite(t, "in_flight php 1 "+options, time.Second, func(t *testing.T, s *servertest.FuncSite) {
 			for _, n := range []int{1, 2, 3, 1} {
 				s.Visit(client(n), "/")
 			}
@@ -210,8 +200,7 @@ func TestConfigErrors(t *testing.T) {
 // TestIncludes: parts of a page need no other slot than that.
 func TestIncludes(t *testing.T) {
 	for _, directives := range []string{"in_flight php 1\ntemplates", "templates\nin_flight php 1"} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitSite(t, directives, 0)
+		onSite(t, directives, 0, func(t *testing.T, s *servertest.FuncSite) {
 			s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 				w.Header().Set("Content-Type", "text/html")
 				text := `a page with {{httpInclude "/part"}}`
@@ -225,7 +214,6 @@ func TestIncludes(t *testing.T) {
 			servertest.Sleep(time.Minute)
 			got := v.Body.String()
 			check.That(t, v.Code == http.StatusOK && got == "a page with a part", "%s: got %d %q", directives, v.Code, got)
-			wantIdle(t, s)
 		})
 	}
 }
@@ -258,8 +246,7 @@ func TestCutOff(t *testing.T) {
 		"at the end":   {true, http.StatusServiceUnavailable, time.Second, map[string]float64{"admitted": 1, "refused queue_full": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			servertest.InBubble(t, func(t *testing.T) {
-				s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 1h\n}", 10*time.Second)
+			onSite(t, "in_flight php 1 {\nwait 1h\n}", 10*time.Second, func(t *testing.T, s *servertest.FuncSite) {
 				visits := []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/")}
 				r, send := upload(client(3), "/", -1)
 				w := &deadlined{httptest.NewRecorder(), send, time.NewTimer(0)}
@@ -283,7 +270,6 @@ func TestCutOff(t *testing.T) {
 					wantWaits(t, visits, 0, 10)
 				}
 				servertest.WantCounts(t, "php", test.counts)
-				wantIdle(t, s)
 			})
 		})
 	}

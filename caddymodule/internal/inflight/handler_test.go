@@ -62,6 +62,17 @@ func wantIdle(t *testing.T, s *servertest.FuncSite) {
 	}
 }
 
+// onSite runs a test in a bubble with a site whose upstream takes so long. Nothing may be held in
+// the end.
+func onSite(t *testing.T, options string, takes time.Duration, test func(t *testing.T, s *servertest.FuncSite)) {
+	t.Helper()
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, options, takes)
+		test(t, s)
+		wantIdle(t, s)
+	})
+}
+
 // TestSlots: how many of which requests are served at once.
 func TestSlots(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -101,8 +112,7 @@ func TestSlots(t *testing.T) {
 		}, []float64{0, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			servertest.InBubble(t, func(t *testing.T) {
-				s := servertest.NewWaitSite(t, test.options, time.Second)
+			onSite(t, test.options, time.Second, func(t *testing.T, s *servertest.FuncSite) {
 				visits := test.visits(s)
 				servertest.Sleep(time.Minute)
 				wantWaits(t, visits, test.want...)
@@ -111,7 +121,6 @@ func TestSlots(t *testing.T) {
 						wantRefused(t, v, http.StatusTooManyRequests, "1")
 					}
 				}
-				wantIdle(t, s)
 			})
 		})
 	}
@@ -119,16 +128,13 @@ func TestSlots(t *testing.T) {
 
 // TestTurns: clients take turns, and who would come too late is refused at once.
 func TestTurns(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 2 {\nshare\nwait 5s\n}", time.Second)
+	onSite(t, "in_flight php 2 {\nshare\nwait 5s\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		greedy := s.Visits(5, client(1), "/")
 		other := s.Visit(client(2), "/")
 		servertest.Sleep(time.Minute)
 		wantWaits(t, append(greedy, other), 0, 1, 2, 3, 4, 0) // half of the slots is for others while they wait
-		wantIdle(t, s)
 	})
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\nwait 3s\nrank member header X-Rank member\nrank crawler header X-Rank crawler\n}", 2*time.Second)
+	onSite(t, "in_flight php 1 {\nshare\nwait 3s\nrank member header X-Rank member\nrank crawler header X-Rank crawler\n}", 2*time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		var visits []*servertest.Visit
 		for i := range 5 {
 			visits = append(visits, s.Visit(client(i), "/"))
@@ -141,7 +147,6 @@ func TestTurns(t *testing.T) {
 		servertest.Sleep(time.Minute)
 		wantWaits(t, visits, 0, -1, -1, -1, -1, 2)
 		servertest.WantCounts(t, "php", map[string]float64{"admitted first": 1, "delayed member": 1, "refused first timeout": 4})
-		wantIdle(t, s)
 	})
 }
 
@@ -155,8 +160,7 @@ func upload(addr, path string, length int64) (*http.Request, *io.PipeWriter) {
 
 // TestBodiesAreReceivedBeforeTheyQueue: a client that sends slowly holds neither a slot nor a place.
 func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 2s\nqueue 1\n}", 0)
+	onSite(t, "in_flight php 1 {\nwait 2s\nqueue 1\n}", 0, func(t *testing.T, s *servertest.FuncSite) {
 		var got []string
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 			text, err := io.ReadAll(r.Body)
@@ -177,7 +181,6 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		servertest.Sleep(time.Minute)
 		wantWaits(t, append(visits, slow), 0, 1, -1, 120)
 		check.Equal(t, got[len(got)-1], "slow, 4, 4, <nil>", "the body")
-		wantIdle(t, s)
 	})
 }
 
@@ -190,27 +193,22 @@ func long(addr, path string, size int) *http.Request {
 
 // TestBodiesThatAreNotReceived: too long ones, those for which there is no room, and conversations.
 func TestBodiesThatAreNotReceived(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nbuffer 64KiB\n}", time.Second)
+	onSite(t, "in_flight php 1 {\nbuffer 64KiB\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		tooLong := s.Come(long(client(1), "/", 64<<10+1))
 		fits := s.Come(long(client(1), "/", 64<<10))
 		servertest.Sleep(time.Minute)
 		wantRefused(t, tooLong, http.StatusRequestEntityTooLarge, "")
 		wantWaits(t, []*servertest.Visit{fits}, 0)
 		servertest.WantCounts(t, "php", map[string]float64{"admitted": 1, "refused too_large": 1})
-		wantIdle(t, s)
 	})
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\n}", time.Second)
+	onSite(t, "in_flight php 1 {\nshare\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		s.App.Engine().Control.Bodies.SetBounds(body.Bounds{Request: 1 << 20, Memory: 128 << 10, Files: 128 << 10})
 		noRoom := s.Come(long(client(1), "/", 256<<10))
 		servertest.Sleep(time.Minute)
 		wantRefused(t, noRoom, http.StatusServiceUnavailable, "1")
 		servertest.WantCounts(t, "php", map[string]float64{"refused first memory": 1})
-		wantIdle(t, s)
 	})
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nbuffer off\n}", 0)
+	onSite(t, "in_flight php 1 {\nbuffer off\n}", 0, func(t *testing.T, s *servertest.FuncSite) {
 		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 			var word [4]byte
 			_, err := io.ReadFull(r.Body, word[:])
@@ -226,15 +224,13 @@ func TestBodiesThatAreNotReceived(t *testing.T) {
 		wantRefused(t, s.Visit(client(2), "/"), http.StatusTooManyRequests, "1")
 		send.Close()
 		servertest.Sleep(time.Hour)
-		wantIdle(t, s)
 	})
 }
 
 // TestClientsThatLeave: the slot of one that is served is held until the upstream is done, and
 // others hold nothing.
 func TestClientsThatLeave(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 1m\n}", 0)
+	onSite(t, "in_flight php 1 {\nwait 1m\n}", 0, func(t *testing.T, s *servertest.FuncSite) {
 		cancelled := false
 		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 			if r.URL.Path == "/begun" {
@@ -303,8 +299,7 @@ func init() {
 
 // TestPanics: whatever panics or fails, nothing is held afterwards.
 func TestPanics(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight outer 1 {\nwait 5s\n}\nin_flight php 1 {\nshare\nwait 5s\nexempt test_panics exempt\nrank crawler test_panics rank\n}\nrespond @x x\n@x test_panics within", 0)
+	onSite(t, "in_flight outer 1 {\nwait 5s\n}\nin_flight php 1 {\nshare\nwait 5s\nexempt test_panics exempt\nrank crawler test_panics rank\n}\nrespond @x x\n@x test_panics within", 0, func(t *testing.T, s *servertest.FuncSite) {
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 			if r.URL.Path == "/panics/upstream" {
 				panic(http.ErrAbortHandler)
@@ -322,15 +317,13 @@ func TestPanics(t *testing.T) {
 		if failed.Code != http.StatusInternalServerError || failed.Reached || !ok.Reached {
 			t.Errorf("got %d, and a request whose rank is unknown at the upstream: %v; want 500 and true", failed.Code, ok.Reached)
 		}
-		wantIdle(t, s)
 	})
 }
 
 // TestWhomTheGlobalExemptIsAsked about: requests that the handler matches, without what only the
 // upstream may say. A matcher of its own that fails is counted where a switch puts it in shadow.
 func TestWhomTheGlobalExemptIsAsked(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "@m {\npath /slow /fails/*\nnot test_panics match\n}\nin_flight @m php 1 {\nshare\nrank member told X-User sid\n}", time.Second)
+	onSite(t, "@m {\npath /slow /fails/*\nnot test_panics match\n}\nin_flight @m php 1 {\nshare\nrank member told X-User sid\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		e := s.App.Engine()
 		e.Exempt = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"X-User": {"*"}}}, {&panics{"exempt"}}}
 		first := s.Visit(client(1), "/slow", "X-User", "admin")
@@ -345,7 +338,6 @@ func TestWhomTheGlobalExemptIsAsked(t *testing.T) {
 		shadowed := s.Visit(client(5), "/fails/match")
 		check.That(t, shadowed.Reached, "got a request kept away by a limit in shadow")
 		servertest.Sleep(time.Minute)
-		wantIdle(t, s)
 	})
 }
 
@@ -383,8 +375,7 @@ func TestErrors(t *testing.T) {
 
 // TestRefusalToErrorRoute: a request that the site's error routes refuse still has its body there.
 func TestRefusalToErrorRoute(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nrefusal error\n}"+errorRoute, 0)
+	onSite(t, "in_flight php 1 {\nrefusal error\n}"+errorRoute, 0, func(t *testing.T, s *servertest.FuncSite) {
 		var read []byte
 		var err error
 		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
@@ -401,7 +392,6 @@ func TestRefusalToErrorRoute(t *testing.T) {
 		v := s.Come(long(client(2), "/", size))
 		check.That(t, len(read) == size && err == nil && v.Code == http.StatusTooManyRequests, "got %d bytes, %v, %d, want %d, none and 429", len(read), err, v.Code, size)
 		servertest.Sleep(2 * time.Minute)
-		wantIdle(t, s)
 	})
 }
 
