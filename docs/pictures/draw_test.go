@@ -19,9 +19,8 @@ func TestThePicturesAreWhatTheCodeDraws(t *testing.T) {
 	for name, draw := range pictures {
 		drawn = append(drawn, name)
 		want := draw()
-		if got, err := os.ReadFile(name); err != nil || string(got) != want {
-			t.Errorf("%s is not what the code draws (%v): run go run ./docs/pictures", name, err)
-		}
+		got, err := os.ReadFile(name)
+		check.That(t, err == nil && string(got) == want, "%s is not what the code draws (%v): run go run ./docs/pictures", name, err)
 		for reader := xml.NewDecoder(strings.NewReader(want)); ; {
 			if _, err := reader.Token(); errors.Is(err, io.EOF) {
 				break

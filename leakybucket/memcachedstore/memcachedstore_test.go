@@ -100,13 +100,10 @@ func TestAServerThatIsGone(t *testing.T) {
 	s := open(t, server, "p")
 	c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1}
 	server.Kill()
-	if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err == nil || !strings.Contains(err.Error(), "memcached") {
-		t.Errorf("got %v, want an error", err)
-	}
+	err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1))
+	check.That(t, err != nil && strings.Contains(err.Error(), "memcached"), "got %v, want an error", err)
 	s.Close()
-	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c}}); err == nil {
-		t.Error("settling after Close: got no error")
-	}
+	check.That(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c}}) != nil, "settling after Close: got no error")
 }
 
 func TestOptionsThatMakeNoSense(t *testing.T) {

@@ -132,12 +132,10 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 	server.Stop()
 	var reported atomic.Int64
 	s := openStore(t, server.URL(), Options{OnError: func(error) { reported.Add(1) }})
-	if _, err := takeInBudget(t, s, charge("k", 1)); err == nil {
-		t.Error("take without PostgreSQL: got no error")
-	}
-	if err := ping(s); err == nil || !strings.Contains(err.Error(), "connecting to PostgreSQL") {
-		t.Errorf("ping without PostgreSQL: got %v, want one that says connecting", err)
-	}
+	_, err := takeInBudget(t, s, charge("k", 1))
+	check.That(t, err != nil, "take without PostgreSQL: got no error")
+	err = ping(s)
+	check.That(t, err != nil && strings.Contains(err.Error(), "connecting to PostgreSQL"), "ping without PostgreSQL: got %v, want one that says connecting", err)
 	eventually(t, "the error is reported", func() bool { return reported.Load() > 0 })
 	run(t, server)
 	backWithin(t, s, time.Second+grace)

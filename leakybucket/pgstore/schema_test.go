@@ -69,14 +69,13 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	ended, end := context.WithCancelCause(context.Background())
 	reason := errors.New("the client left")
 	end(reason)
-	if _, err := take(ended, openStore(t, patient(server.URL()), Options{}), charge("k", 1)); !errors.Is(err, reason) {
-		t.Errorf("take within a context that has ended: got %v, want it to wrap %v", err, reason)
-	}
+	_, err := take(ended, openStore(t, patient(server.URL()), Options{}), charge("k", 1))
+	check.That(t, errors.Is(err, reason), "take within a context that has ended: got %v, want it to wrap %v", err, reason)
 	// The role is named as its password is.
 	name := unique("s3cretrole")
 	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%[1]s'", name))
 	s := openStore(t, patient(server.URLOf(name, "wrong", "postgres")), Options{})
-	_, err := take(context.Background(), s, charge("k", 1))
+	_, err = take(context.Background(), s, charge("k", 1))
 	check.That(t, isCode(err, invalidPassword), "take with a wrong password: got %v, want one of code %s", err, invalidPassword)
 	// No row and no key is a reason for an error, so one cannot fail a batch.
 	table := unique("null")

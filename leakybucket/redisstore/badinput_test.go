@@ -88,14 +88,12 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 		_, err := parseHead([]string{head, "line"}, "7", 1)
 		check.That(t, err != nil, "head %q of call 7: got no error", head)
 	}
-	if _, err := parseHead([]string{"7 1"}, "7", 1); err == nil {
-		t.Error("reply without a line for its request: got no error")
-	}
+	_, err := parseHead([]string{"7 1"}, "7", 1)
+	check.That(t, err != nil, "reply without a line for its request: got no error")
 }
 
 func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})
+	server, s := start(t, Options{Prefix: "p:"})
 	server.Do("lpush", "p:zone/list", "x")
 	for i, value := range []string{"", "x", "1", "1 2 x", "1 2 -3", "1 2 nan", "1 2 1e999", "1 2 3 x", "1 2 3 4 x", "1 2 3 4 5 6", "nan 1", "nan 1 1", "-1 5", "1e999 5", "1 -5", strings.Repeat("9", 10_000)} {
 		server.Do("set", fmt.Sprint("p:zone/text", i), value)
@@ -116,9 +114,7 @@ func checkFaulty(t *testing.T, s *Store, key string) {
 		t.Errorf("take of %s: got %v, want an error that names the key and says what to do", key, err)
 	}
 	was := leakybucket.Decision{Fits: true, Poured: true, At: 1}
-	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: all[1], Was: was, Diff: 1}}); err == nil {
-		t.Errorf("settlement of %s: got no error", key)
-	}
+	check.That(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: all[1], Was: was, Diff: 1}}) != nil, "settlement of %s: got no error", key)
 }
 
 func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
@@ -136,8 +132,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 		{"password", []string{"--requirepass", "hunter2"}, []string{"NOAUTH"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			server := servertest.StartRedis(t, test.args...)
-			s := open(t, "redis://"+server.Addr, Options{})
+			server, s := start(t, Options{}, test.args...)
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			d := make([]leakybucket.Decision, 1)
@@ -161,8 +156,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 // TestAHungServerKeepsNoCallerBeyondItsDeadline stops the process. Its
 // kernel still accepts connections.
 func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
+	server, s := start(t, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	before := runtime.NumGoroutine()
 	server.Pause()
@@ -231,9 +225,8 @@ func TestRedactionKeepsTheTreeOfAnError(t *testing.T) {
 			check.That(t, !strings.Contains(text, "hunter2") && !strings.Contains(text, "cret"), "got %q, want no password", text)
 		}
 	}
-	if err := errors.New("plain"); c.redact(err) != err {
-		t.Error("error without a secret: got another one")
-	}
+	err := errors.New("plain")
+	check.That(t, c.redact(err) == err, "error without a secret: got another one")
 }
 
 // texts returns everything that can be printed of an error and of those it

@@ -110,8 +110,7 @@ func TestAGivenClient(t *testing.T) {
 	check.Equal(t, s.String(), "redis at "+server.Addr, "the store")
 	check.Equal(t, connectionOf(sentinelClient{client}).target.String(), "redis by sentinels, first at "+server.Addr, "a client of sentinels")
 	s.Close()
-	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
-		t.Errorf("a take after Close: got %v, want %v", err, errClosed)
-	}
+	_, err := take(s, charge("k", frozen, 1))
+	check.That(t, errors.Is(err, errClosed), "a take after Close: got %v, want %v", err, errClosed)
 	check.NoError(t, client.Do(t.Context(), client.B().Ping().Build()).Error(), "the client after the store was closed")
 }

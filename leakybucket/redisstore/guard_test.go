@@ -90,9 +90,8 @@ func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
 			check.Must(g.Write([]byte("*1\r\n$4\r\nPING\r\n")))(t)
 			read, err := io.Copy(io.Discard, g)
 			check.That(t, errors.Is(err, errFrame) && read <= largestMessage, "got %d bytes and error %v, want an error within %d", read, err, largestMessage)
-			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-				t.Errorf("got error %v, want the connection closed", err)
-			}
+			_, err = conn.Read(make([]byte, 1))
+			check.That(t, errors.Is(err, net.ErrClosed), "got error %v, want the connection closed", err)
 		})
 	}
 }

@@ -106,8 +106,7 @@ func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 // TestFlushedScriptsAreChargedOnce flushes the scripts every 100 ms, or as often
 // as redis-cli can.
 func TestFlushedScriptsAreChargedOnce(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
+	server, s := start(t, Options{})
 	flushes := check.OrShort(300, 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -21,8 +21,7 @@ import (
 )
 
 func TestKeysCanBeReadWithRedisCli(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{Prefix: "site:"})
+	server, s := start(t, Options{Prefix: "site:"})
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
 	mustTake(t, s, c)
@@ -36,8 +35,7 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 
 // Nodes that agree about a leak pay for no write when they refuse.
 func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
+	server, s := start(t, Options{})
 	slow, fast := leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.Limit{Capacity: 10, Leak: 0.002}
 	mustTake(t, s, charge("k", slow, 9))
 	for _, test := range []struct {
@@ -58,8 +56,7 @@ func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
 
 // Settlements that piled up in an outage come all at once.
 func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
+	server, s := start(t, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	connections := server.Info("total_connections_received")
 	const many = 22_000
@@ -91,8 +88,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 
 // A bucket expires ten seconds after the instant that store.Expiry tells.
 func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})
+	server, s := start(t, Options{Prefix: "p:"})
 	expect := func(key string, want time.Duration) {
 		t.Helper()
 		ms := check.Must(strconv.Atoi(server.Do("pttl", "p:zone/"+key)))(t)
@@ -155,15 +151,13 @@ func TestThreeStoresAreOne(t *testing.T) {
 	check.That(t, sum == 100, "poured by three stores into a bucket of 100: got %v, want 100 in all", poured)
 	d := mustTake(t, stores[0], charge("k", limit, 1))
 	seconds, _, _ := strings.Cut(server.Do("time"), "\n")
-	if want, err := strconv.ParseInt(seconds, 10, 64); err != nil || math.Abs(float64(d.At)/1e6-float64(want)) > 5 {
-		t.Errorf("instant of a decision: got %d, want the server's time %s", d.At, seconds)
-	}
+	want, err := strconv.ParseInt(seconds, 10, 64)
+	check.That(t, err == nil && math.Abs(float64(d.At)/1e6-float64(want)) <= 5, "instant of a decision: got %d, want the server's time %s", d.At, seconds)
 }
 
 // TestConcurrentTakesShareCalls has callers share calls without a timer.
 func TestConcurrentTakesShareCalls(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
+	server, s := start(t, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	const callers, takes = 64, 50
 	var wg sync.WaitGroup
@@ -183,20 +177,16 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 	stats := server.Do("info", "commandstats")
 	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
 	calls, _, _ := strings.Cut(rest, ",")
-	if n, err := strconv.Atoi(calls); err != nil || n > callers*takes/2 {
-		t.Errorf("calls for %d takes: got %q, want many takes to share one", callers*takes, calls)
-	}
+	n, err := strconv.Atoi(calls)
+	check.That(t, err == nil && n <= callers*takes/2, "calls for %d takes: got %q, want many takes to share one", callers*takes, calls)
 }
 
 func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
 	s := open(t, "redis://127.0.0.1:1", Options{})
 	long := charge(strings.Repeat("x", longestName), frozen, 1)
-	if _, err := take(s, long); err == nil || !strings.Contains(err.Error(), fmt.Sprint(longestName)) {
-		t.Errorf("take: got %.200v, want an error that tells the longest", err)
-	}
-	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: long}}); err == nil {
-		t.Error("settlement: got no error")
-	}
+	_, err := take(s, long)
+	check.That(t, err != nil && strings.Contains(err.Error(), fmt.Sprint(longestName)), "take: got %.200v, want an error that tells the longest", err)
+	check.That(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: long}}) != nil, "settlement: got no error")
 }
 
 func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
@@ -242,8 +232,7 @@ func TestRegistryJunk(t *testing.T) {
 // written stands.
 func TestRegistryFlood(t *testing.T) {
 	const flood = 70_000
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
+	server, s := start(t, Options{})
 	for from := 0; from < flood; from += 1000 {
 		args := []string{"hset", s.registryKey()}
 		for i := range 1000 {
@@ -262,8 +251,7 @@ func TestRegistryFlood(t *testing.T) {
 
 // TestRegistryOfAnotherType names the key, so that its owner can delete it.
 func TestRegistryOfAnotherType(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
+	server, s := start(t, Options{Prefix: "shop:"})
 	server.Do("lpush", "shop:@changes", "junk")
 	_, err := s.Texts(t.Context(), -1)
 	check.That(t, err != nil && strings.Contains(err.Error(), "shop:@changes") && strings.Contains(err.Error(), "delete it"), "got error %v, want the key and what to do", err)
@@ -305,6 +293,13 @@ func open(tb testing.TB, url string, o Options) *Store {
 	return s
 }
 
+// start starts a server and opens a store of it.
+func start(t *testing.T, o Options, args ...string) (*servertest.Redis, *Store) {
+	t.Helper()
+	server := servertest.StartRedis(t, args...)
+	return server, open(t, "redis://"+server.Addr, o)
+}
+
 // documented returns the words of the command in docs/several-caddys.md that begins
 // with redis-cli and these words, without redis-cli.
 func documented(t *testing.T, words string) []string {
@@ -319,20 +314,14 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	server := servertest.StartRedis(t)
 	check.Need(t, server.Do(documented(t, "ACL")...), "OK", "from the server")
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
-	if warnings, err := s.Check(t.Context()); err != nil || len(warnings) > 0 {
-		t.Errorf("got %q, %v from Check", warnings, err)
-	}
+	warnings, err := s.Check(t.Context())
+	check.That(t, err == nil && len(warnings) == 0, "got %q, %v from Check", warnings, err)
 	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2)
 	d := mustTake(t, s, c)
-	if err := s.Settle(t.Context(), []leakybucket.Settlement{{Charge: c, Was: d, Diff: 1}}); err != nil {
-		t.Errorf("got %v from Settle", err)
-	}
-	if some, _, err := s.List(t.Context(), store.Filter{Zone: c.Zone, Scan: 1000}, ""); err != nil || len(some) != 1 {
-		t.Errorf("got %+v, %v from List", some, err)
-	}
-	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
-		t.Errorf("got %v from Reset", err)
-	}
+	check.NoError(t, s.Settle(t.Context(), []leakybucket.Settlement{{Charge: c, Was: d, Diff: 1}}), "Settle")
+	some, _, err := s.List(t.Context(), store.Filter{Zone: c.Zone, Scan: 1000}, "")
+	check.That(t, err == nil && len(some) == 1, "got %+v, %v from List", some, err)
+	check.NoError(t, s.Reset(t.Context(), c.Zone, c.Key, false), "Reset")
 	text := store.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
 	if _, _, err := s.PutTexts(t.Context(), []store.Text{text}); err != nil {
 		t.Errorf("got %v from PutTexts", err)
@@ -360,8 +349,7 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 }
 
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
+	server, s := start(t, Options{Prefix: "shop:"})
 	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 9)
 	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 	mustTake(t, s, c)

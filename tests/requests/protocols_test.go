@@ -69,9 +69,8 @@ http://:%d {
 		"maxAttempts": 2, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
 	began := time.Now()
-	if _, err := patient.Check(ctx, new(healthpb.HealthCheckRequest)); err != nil {
-		t.Errorf("got %v after %v, want the second attempt to wait, and pass", err, time.Since(began))
-	}
+	_, err = patient.Check(ctx, new(healthpb.HealthCheckRequest))
+	check.That(t, err == nil, "got %v after %v, want the second attempt to wait, and pass", err, time.Since(began))
 }
 
 // TestCORS: a page of another origin calls the API of the recipe, and its script reads the refusal.

@@ -283,9 +283,7 @@ func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
 				n, err := w.Write([]byte("hello"))
 				check.That(t, n == 5 && err == nil, "got %d, %v, want that it seems to be sent", n, err)
 			}
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				t.Errorf("flushing: got %v, want nothing", err)
-			}
+			check.NoError(t, http.NewResponseController(w).Flush(), "flushing")
 			return r.Context().Err()
 		})
 	})

@@ -83,9 +83,8 @@ func TestOutOfRoom(t *testing.T) {
 			if memory, file := store.Held(); o.Load() || memory+file > test.held {
 				t.Errorf("%s: got the slot free: %v, with %d and %d bytes held, want the upstream to wait, and at most %d", name, o.Load(), memory, file, test.held)
 			}
-			if err := <-done; err != nil || conn.took != bytes {
-				t.Errorf("%s: got %d sent, %v, want all", name, conn.took, err)
-			}
+			err := <-done
+			check.That(t, err == nil && conn.took == bytes, "%s: got %d sent, %v, want all", name, conn.took, err)
 			check.That(t, free <= test.free, "%s: got the slot free after %v, want %v", name, free, test.free)
 		})
 	}

@@ -273,12 +273,10 @@ func TestDownloads(t *testing.T) {
 			for _, protocol := range protocols {
 				r, _ := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 				response := check.Must(s.do(protocol, r))(t)
-				if err := <-s.served; err != nil {
-					t.Errorf("%s: got %v, want the slot free without an error", protocol, err)
-				}
-				if n, err := io.Copy(io.Discard, response.Body); n != bytes || err != nil {
-					t.Errorf("%s: got %d bytes, %v, want all", protocol, n, err)
-				}
+				err := <-s.served
+				check.That(t, err == nil, "%s: got %v, want the slot free without an error", protocol, err)
+				n, err := io.Copy(io.Discard, response.Body)
+				check.That(t, n == bytes && err == nil, "%s: got %d bytes, %v, want all", protocol, n, err)
 			}
 		})
 	}
@@ -412,9 +410,8 @@ func TestAWebSocket(t *testing.T) {
 	reader := bufio.NewReader(conn)
 	got, err := http.ReadResponse(reader, nil)
 	check.Assume(t, err == nil && got.StatusCode == http.StatusSwitchingProtocols, "got %v, %v, want 101", got, err)
-	if err := <-s.served; err != nil {
-		t.Errorf("got %v, want the slot free", err)
-	}
+	err = <-s.served
+	check.That(t, err == nil, "got %v, want the slot free", err)
 	fmt.Fprint(conn, "hello\n")
 	if line, err := reader.ReadString('\n'); line != "echo hello\n" {
 		t.Errorf("got %q, %v, want it to be a tunnel", line, err)
