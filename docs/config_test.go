@@ -175,16 +175,11 @@ func TestEveryConfigurationIsValid(t *testing.T) {
 	example := check.Must(os.ReadFile("example.json"))(t)
 	check.NoError(t, m.validate("", string(example)), "example.json")
 	valid := 0
-	for _, p := range pages(t) {
-		for _, f := range p.fences {
-			if f.language != "caddyfile" {
-				continue
-			}
-			valid++
-			config := wholeCaddyfile(f.text)
-			err := m.validate("caddyfile", config)
-			check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
-		}
+	for p, f := range fencesOf(t, "caddyfile") {
+		valid++
+		config := wholeCaddyfile(f.text)
+		err := m.validate("caddyfile", config)
+		check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
 	}
 	check.That(t, valid >= 10, "got %d configurations in the documentation, want more", valid)
 }
@@ -205,23 +200,14 @@ func TestAnInvalidConfigurationIsFound(t *testing.T) {
 }
 
 func TestEveryCaddyfileIsFormattedAsCaddyFmtDoes(t *testing.T) {
-	for _, p := range pages(t) {
-		for _, f := range p.fences {
-			if f.language != "caddyfile" {
-				continue
-			}
-			formatted := string(caddyfile.Format([]byte(f.text)))
-			check.That(t, formatted == f.text, "%s:%d: got\n%s\nwant\n%s", p.name, f.line, f.text, formatted)
-		}
+	for p, f := range fencesOf(t, "caddyfile") {
+		formatted := string(caddyfile.Format([]byte(f.text)))
+		check.That(t, formatted == f.text, "%s:%d: got\n%s\nwant\n%s", p.name, f.line, f.text, formatted)
 	}
 }
 
 func TestEveryJSONIsWellFormed(t *testing.T) {
-	for _, p := range pages(t) {
-		for _, f := range p.fences {
-			if f.language == "json" && !json.Valid([]byte(f.text)) {
-				t.Errorf("%s:%d: got JSON that is not well formed:\n%s", p.name, f.line, f.text)
-			}
-		}
+	for p, f := range fencesOf(t, "json") {
+		check.That(t, json.Valid([]byte(f.text)), "%s:%d: got JSON that is not well formed:\n%s", p.name, f.line, f.text)
 	}
 }

@@ -234,14 +234,9 @@ func TestEveryExampleInGoIsATest(t *testing.T) {
 		tests.Write(text)
 	}
 	n := 0
-	for _, p := range pages(t) {
-		for _, f := range p.fences {
-			if f.language != "go" {
-				continue
-			}
-			if n++; !strings.HasPrefix(f.text, "func Example") || !strings.Contains(tests.String(), "\n"+f.text) {
-				t.Errorf("%s:%d: got an example that is no test of the library:\n%s", p.name, f.line, f.text)
-			}
+	for p, f := range fencesOf(t, "go") {
+		if n++; !strings.HasPrefix(f.text, "func Example") || !strings.Contains(tests.String(), "\n"+f.text) {
+			t.Errorf("%s:%d: got an example that is no test of the library:\n%s", p.name, f.line, f.text)
 		}
 	}
 	check.That(t, n >= 5, "got %d examples in Go, want more", n)
