@@ -3,21 +3,14 @@
 package docs
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -26,6 +19,7 @@ import (
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // A machine has the files that configurations in the documentation name.
@@ -38,12 +32,8 @@ func newMachine(t *testing.T) *machine {
 	t.Setenv("XDG_CONFIG_HOME", folder)
 	page := check.Must(filepath.Abs("too-many-requests.html"))(t)
 	m := &machine{filepath.Join(folder, "secret"), filepath.Join(folder, "both.pem"), page, filepath.Join(folder, "overrides"), folder + "/"}
-	key := check.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"example.com"}, IsCA: true, BasicConstraintsValid: true}
-	certificate := check.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
-	private := check.Must(x509.MarshalPKCS8PrivateKey(key))(t)
-	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	certificate, key := servertest.NewAuthority(t, "docs").Certify(t)
+	both := append(certificate, key...)
 	for name, text := range map[string][]byte{m.secret: []byte("a secret of at least 32 characters"), m.pem: both, m.overrides: []byte("override 192.0.2.1 600 10/s\n")} {
 		check.OK(t, os.WriteFile(name, text, 0o600))
 	}
