@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 var (
@@ -121,20 +122,15 @@ func TestThroughput(t *testing.T) {
 	}})
 
 	caddyfile := "{\n\tadmin off\n\tpersist_config off\n\tmetrics\n\torder rate_limit before basic_auth\n}\n"
-	n := 0
-	for _, c := range cases {
-		n += 1 + len(c.limiters)
-	}
-	ports := freePorts(t, n)
-	n = 0
+	var ports []int
 	for _, c := range cases {
 		for i := range len(c.limiters) + 1 {
 			directive := ""
 			if i > 0 {
 				directive = c.limiters[i-1].directive
 			}
-			caddyfile += fmt.Sprintf("http://:%d {\n%s\n%s\n}\n", ports[n], directive, sites[c.site])
-			n++
+			ports = append(ports, servertest.FreePort(t))
+			caddyfile += fmt.Sprintf("http://:%d {\n%s\n%s\n}\n", ports[len(ports)-1], directive, sites[c.site])
 		}
 	}
 	caddy := startCaddy(t, caddyfile, ports)
@@ -182,7 +178,7 @@ func compareNginx(t *testing.T) {
 		t.Log("SKIPPED: nginx is not installed")
 		return
 	}
-	dir, ports := t.TempDir(), freePorts(t, 4)
+	dir, ports := t.TempDir(), []int{servertest.FreePort(t), servertest.FreePort(t), servertest.FreePort(t), servertest.FreePort(t)}
 	config := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/pid; error_log %[1]s/error.log;
 events { worker_connections 512; }
 http {
@@ -271,30 +267,18 @@ func processorTime(t *testing.T, p *os.Process) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
+// awaitPort waits until a server with this log listens on a port.
 func awaitPort(t *testing.T, port int, log string) {
 	t.Helper()
-	for range 300 {
+	err := servertest.Within(30*time.Second, func() error {
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			conn.Close()
-			return
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return err
+	})
 	said, _ := os.ReadFile(log)
-	t.Fatalf("caddy does not listen on port %d after half a minute; it said:\n%s", port, said)
-}
-
-// freePorts returns ports that were free a moment ago.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-		defer listener.Close() // after the last, so that no port is given twice
-		ports[i] = listener.Addr().(*net.TCPAddr).Port
-	}
-	return ports
+	check.Assume(t, err == nil, "no server listens on port %d: %v; it said:\n%s", port, err, said)
 }
 
 // A load is a kind of request: a GET, without the header X-Key or with one of so

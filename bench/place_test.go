@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 var (
@@ -281,8 +282,8 @@ func serveSites(t *testing.T, sites []*placedSite) {
 		t.Setenv(dir, t.TempDir())
 	}
 	caddyfile := "{\nadmin off\npersist_config off\nmetrics\nlog {\noutput discard\n}\nthrottle {\nstore memory {\nsnapshot off\n}\n}\n}\n"
-	for i, port := range freePorts(t, len(sites)) {
-		site, log := sites[i], ""
+	for _, site := range sites {
+		port, log := servertest.FreePort(t), ""
 		if site.log {
 			log = "log {\noutput discard\n}\n"
 		}

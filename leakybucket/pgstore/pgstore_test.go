@@ -32,6 +32,12 @@ func take(ctx context.Context, s *Store, c leakybucket.Charge) (leakybucket.Deci
 	return d[0], err
 }
 
+// takeError is the error of a take.
+func takeError(s *Store) error {
+	_, err := take(context.Background(), s, charge("k", 1))
+	return err
+}
+
 func mustTake(tb testing.TB, s *Store, c leakybucket.Charge) leakybucket.Decision {
 	tb.Helper()
 	d, err := take(context.Background(), s, c)

@@ -2,11 +2,9 @@ package stores
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -93,50 +91,5 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 			wantPolicies(t, shots)
 			o.wantWithout(t, f.name, shots)
 		})
-	}
-}
-
-// TestScriptsThatAreFlushedAreNoOutage, even if they are flushed as fast as
-// possible.
-func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
-	t.Parallel()
-	server := servertest.StartRedis(t)
-	s := redisServer(t, server)
-	testNothingAmiss(t, s, s.directive(), func() { server.Do("script", "flush") })
-}
-
-// TestAPoolerInTransactionModeIsNoOutage, though any session may serve any
-// transaction.
-func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
-	t.Parallel()
-	server := servertest.StartPostgres(t)
-	testNothingAmiss(t, postgresServer(t, server), "store postgres "+server.Bouncer(t, 3), func() {})
-}
-
-// testNothingAmiss checks that two Caddys charge each request exactly once, while
-// an action is repeated.
-func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func()) {
-	t.Helper()
-	nodes := startNodes(t, directive+"\nstore_timeout 30s\non_store_error deny", func(port int) string {
-		return fmt.Sprintf("http://:%d {\n throttle exact text everybody 100000 0.001/s\n respond ok\n}", port)
-	}, 0, 0)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
-			do()
-		}
-	}()
-	pours := crowdNodes(t, nodes, 2*time.Second, 0)
-	<-done
-	got := s.level("exact")
-	check.That(t, near(got, float64(len(pours))), "got a level of %v after %d requests, want as much", got, len(pours))
-	for _, n := range nodes {
-		for _, line := range n.LogLines(`"error"`) {
-			// A poll of the changes that is late is tried again; it is about no request.
-			if strings.Contains(line, "throttle") && !strings.Contains(line, "changes at run time") {
-				t.Errorf("got in the log: %s", line)
-			}
-		}
 	}
 }

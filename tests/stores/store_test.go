@@ -3,7 +3,6 @@ package stores
 import (
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,6 +129,3 @@ func resetIn(t *testing.T, store resetter, err error, zone, key string) {
 	defer cancel()
 	check.OK(t, store.Reset(ctx, zone, key, false), "resetting a bucket")
 }
-
-// near allows for the little that leaks during a test.
-func near(got, want float64) bool { return math.Abs(got-want) < 0.01 }
