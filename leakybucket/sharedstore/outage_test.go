@@ -85,7 +85,9 @@ func TestShare(t *testing.T) {
 		{6, 12, 100, 0, 0}, // it never fits
 		{6, 12, 0.5, 0, 4},
 	} {
-		onNode(t, fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes), Options{Nodes: test.nodes, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: test.maxCost} }}, func(t *testing.T, n *node) {
+		name := fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes)
+		o := Options{Nodes: test.nodes, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: test.maxCost} }}
+		onNode(t, name, o, func(t *testing.T, n *node) {
 			n.remote.down.Store(true)
 			n.wantAdmitted(20, hourly(test.capacity, test.cost), test.want)
 		})

@@ -299,7 +299,8 @@ func init() {
 
 // TestPanics: whatever panics or fails, nothing is held afterwards.
 func TestPanics(t *testing.T) {
-	onSite(t, "in_flight outer 1 {\nwait 5s\n}\nin_flight php 1 {\nshare\nwait 5s\nexempt test_panics exempt\nrank crawler test_panics rank\n}\nrespond @x x\n@x test_panics within", 0, func(t *testing.T, s *servertest.FuncSite) {
+	const directives = "in_flight outer 1 {\nwait 5s\n}\nin_flight php 1 {\nshare\nwait 5s\nexempt test_panics exempt\nrank crawler test_panics rank\n}\nrespond @x x\n@x test_panics within"
+	onSite(t, directives, 0, func(t *testing.T, s *servertest.FuncSite) {
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 			if r.URL.Path == "/panics/upstream" {
 				panic(http.ErrAbortHandler)
