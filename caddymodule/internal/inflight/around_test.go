@@ -132,7 +132,7 @@ func TestPlaceholders(t *testing.T) {
 	for name := range strings.FieldsSeq("name key decision reason waited rank retry_after message support_code") {
 		text += "{http.in_flight." + name + "}|"
 	}
-	directives := "in_flight php 1 client_ip {\nwait 3s\nrefusal {\nerror\nmessage busy\ncode off\n}\n}\nsettle_upstream\n}\nhandle_errors {\nroute {\nrespond \""+text+"\" 503"
+	directives := "in_flight php 1 client_ip {\nwait 3s\nrefusal {\nerror\nmessage busy\ncode off\n}\n}\nsettle_upstream\n}\nhandle_errors {\nroute {\nrespond \"" + text + "\" 503"
 	onSite(t, directives, 0, func(t *testing.T, s *servertest.FuncSite) {
 		got, takes := "", time.Second
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
