@@ -75,7 +75,7 @@ func (p *person) keeps(v *servertest.Visit) (retry time.Duration) {
 
 const passOf = "__Host-throttle-php"
 
-// rankOf returns with which rank the person is served at once.
+// rankOf returns with which rank the person is served at once, and keeps its cookies if that is over.
 func (p *person) rankOf(t *testing.T, target string) (rank string) {
 	t.Helper()
 	before := ranked(t)
@@ -87,7 +87,9 @@ func (p *person) rankOf(t *testing.T, target string) (rank string) {
 			rank = name
 		}
 	}
-	p.keeps(v)
+	if v.Ended {
+		p.keeps(v)
+	}
 	return rank
 }
 
