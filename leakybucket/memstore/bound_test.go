@@ -183,19 +183,59 @@ func TestShedGoesThroughALargeShardInSteps(t *testing.T) {
 	mustBeSound(t, s)
 }
 
-// Without Shed, every new bucket looks for old ones.
-func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
+// Without Shed, whoever asks for an empty bucket looks for those that have rested.
+func TestATrickleOfRequestsForgetsWhatHasRested(t *testing.T) {
+	again := func(i int) leakybucket.Charge { return charge(fmt.Sprint("again", i), 1) }
+	for _, test := range []struct {
+		name string
+		ask  func(s *Store, i int)
+		left func(groups int) int
+	}{
+		{"a new bucket", func(s *Store, i int) { mustTake(t, s, again(i)) }, func(groups int) int { return groups }},
+		{"a kept one", func(s *Store, _ int) { mustTake(t, s, again(0)) }, func(int) int { return 3 }},
+		{"three", func(s *Store, _ int) { mustTake(t, s, again(0), again(1), again(2)) }, func(int) int { return 3 }},
+		{"a limiter's", func(s *Store, _ int) {
+			l := check.Must(leakybucket.NewLimiter(s, again(0).Limit, leakybucket.LimiterOptions{Zone: "zone"}))(t)
+			l.Allow("again0")
+		}, func(int) int { return 3 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			now := second
+			s := held(New(Options{MaxBuckets: 4096}), &now)
+			fill(t, s, rand.New(rand.NewPCG(5, 0)), 900)
+			groups := len(s.shards[0].soonest)
+			now += 959 * second
+			mustTake(t, s, again(0), again(1), again(2))
+			for i := range groups {
+				now += 2 * second
+				test.ask(s, i)
+			}
+			got := buckets(s)
+			check.That(t, got == test.left(groups), "buckets: got %d, want the %d that were asked for lately", got, test.left(groups))
+			mustBeSound(t, s)
+		})
+	}
+}
+
+func TestAFullTableForgetsBeforeItGrows(t *testing.T) {
 	now := second
 	s := held(New(Options{MaxBuckets: 4096}), &now)
-	fill(t, s, rand.New(rand.NewPCG(5, 0)), 900)
-	now += 1000 * second
-	groups := len(s.shards[0].soonest)
-	for i := range groups {
-		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
+	fill := func(name string) {
+		for i := range 500 {
+			mustTake(t, s, charge(fmt.Sprint(name, i), 1))
+		}
+		mustBeSound(t, s)
 	}
-	got := buckets(s)
-	check.That(t, got == groups, "buckets: got %d, want the %d new ones", got, groups)
-	mustBeSound(t, s)
+	fill("first")
+	length := slots(s)
+	for _, name := range []string{"second", "third"} {
+		now += 2 * second
+		fill(name)
+		check.Equal(t, slots(s), length, "slots for as many buckets again")
+	}
+	fill("as many beside the third")
+	check.That(t, slots(s) > length && buckets(s) >= 1000, "got %d slots for %d buckets, want more than %d", slots(s), buckets(s), length)
+	check.Equal(t, s.Evictions(), 0, "evictions")
 }
 
 // Its old bucket is the first to go, and the take that drops it still finds it.
