@@ -27,13 +27,13 @@ func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at
 	hash := z.hash ^ maphash.String(s.hasher.key, key)
 	sh := &s.shards[hash>>s.shift]
 	now := s.lockOne(sh)
-	if at, kept := sh.find(hash, z.name, key, false); kept && sh.slots[at].plain(leak, now) {
-		level, fits = sh.takePlain(at, limit, cost, now)
-		sh.mu.Unlock()
-		return level, int64(now), fits, true
+	in, kept := sh.find(hash, z.name, key, false)
+	if !kept || !sh.slots[in].plain(leak, now) {
+		var d leakybucket.Decision
+		s.takeIn(sh, hash, in, kept, &leakybucket.Charge{Zone: z.name, Key: key, Limit: limit, Cost: cost}, &d, now, 0)
+		return d.Level, int64(d.At), d.Fits, true
 	}
+	level, fits = sh.takePlain(in, limit, cost, now)
 	sh.mu.Unlock()
-	var d leakybucket.Decision
-	s.takeOne(hash, &leakybucket.Charge{Zone: z.name, Key: key, Limit: limit, Cost: cost}, &d, 0)
-	return d.Level, int64(d.At), d.Fits, true
+	return level, int64(now), fits, true
 }
