@@ -175,7 +175,6 @@ func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *lea
 	s.room.release(reserved - need)
 	if need > 0 {
 		sh.insert(hash, c, state, now, forget)
-		sh.forgetNext(now)
 	}
 	return true
 }
@@ -316,9 +315,6 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 	}
 	for _, i := range t.created {
 		s.shards[hashes[i]>>s.shift].insert(hashes[i], &charges[i], &t.states[i], now, store.Expiry(&charges[i], &t.states[i]))
-	}
-	for _, i := range t.created {
-		s.shards[hashes[i]>>s.shift].forgetNext(now)
 	}
 	return 0
 }

@@ -151,6 +151,7 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.S
 	if 8*(sh.count+1) > 7*len(sh.tags) {
 		sh.makeFree(now)
 	}
+	sh.forgetNext(now)
 	at := sh.home(uint32(hash))
 	for sh.tags[at] != 0 {
 		at = sh.after(at)
@@ -353,12 +354,9 @@ func (sh *shard) addName(name string) int {
 }
 
 // forgetNext looks at the group that the hand points to, drops what has rested in it, and moves
-// the hand on. Slots move, so it comes last. Who asks for an empty bucket calls it, whether one is
-// kept or not: so those that nobody asks for disappear.
+// the hand on. Slots may move. Who asks for an empty bucket calls it, whether one is kept or not: so
+// those that nobody asks for disappear.
 func (sh *shard) forgetNext(now leakybucket.Instant) {
-	if len(sh.soonest) == 0 {
-		return
-	}
 	if sh.hand++; sh.hand >= len(sh.soonest) {
 		sh.hand = 0
 	}
