@@ -48,10 +48,7 @@ type Matcher struct {
 
 // CaddyModule returns the Caddy module information.
 func (Matcher) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.matchers.verified_crawler",
-		New: func() caddy.Module { return new(Matcher) },
-	}
+	return caddy.ModuleInfo{ID: "http.matchers.verified_crawler", New: func() caddy.Module { return new(Matcher) }}
 }
 
 // Provision finds the crawlers. It dials nothing: lists are fetched once the config starts.

@@ -54,10 +54,7 @@ type Inspector struct {
 
 // CaddyModule returns the Caddy module information.
 func (Inspector) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.handlers.throttle_inspector",
-		New: func() caddy.Module { return new(Inspector) },
-	}
+	return caddy.ModuleInfo{ID: "http.handlers.throttle_inspector", New: func() caddy.Module { return new(Inspector) }}
 }
 
 // Provision makes sure that the app runs, even without a zone.

@@ -59,18 +59,12 @@ type DropPackets struct{ dropper }
 
 // CaddyModule returns the Caddy module information.
 func (DropConnections) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "caddy.listeners.throttle_blocked",
-		New: func() caddy.Module { return new(DropConnections) },
-	}
+	return caddy.ModuleInfo{ID: "caddy.listeners.throttle_blocked", New: func() caddy.Module { return new(DropConnections) }}
 }
 
 // CaddyModule returns the Caddy module information.
 func (DropPackets) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "caddy.packetconns.throttle_blocked",
-		New: func() caddy.Module { return new(DropPackets) },
-	}
+	return caddy.ModuleInfo{ID: "caddy.packetconns.throttle_blocked", New: func() caddy.Module { return new(DropPackets) }}
 }
 
 // Provision lets the handlers of this config add clients.

@@ -36,10 +36,7 @@ type Memcached struct {
 
 // CaddyModule returns the Caddy module information.
 func (Memcached) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle.stores.memcached",
-		New: func() caddy.Module { return new(Memcached) },
-	}
+	return caddy.ModuleInfo{ID: "throttle.stores.memcached", New: func() caddy.Module { return new(Memcached) }}
 }
 
 // Provision makes the store, which connects when it is first asked.

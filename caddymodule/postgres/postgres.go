@@ -52,10 +52,7 @@ type Postgres struct {
 
 // CaddyModule returns the Caddy module information.
 func (Postgres) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle.stores.postgres",
-		New: func() caddy.Module { return new(Postgres) },
-	}
+	return caddy.ModuleInfo{ID: "throttle.stores.postgres", New: func() caddy.Module { return new(Postgres) }}
 }
 
 // Provision joins the store of a config with the same options, or creates one. It

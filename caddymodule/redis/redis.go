@@ -61,10 +61,7 @@ type Redis struct {
 
 // CaddyModule returns the Caddy module information.
 func (Redis) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle.stores.redis",
-		New: func() caddy.Module { return new(Redis) },
-	}
+	return caddy.ModuleInfo{ID: "throttle.stores.redis", New: func() caddy.Module { return new(Redis) }}
 }
 
 // Provision joins the store of a config with the same options, or creates one. It

@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -293,7 +294,7 @@ func (c *Copy) pollAgain() {
 func (c *Copy) poll() (answered bool) {
 	c.mu.Lock()
 	now := time.Now()
-	c.records.forget(now)
+	maps.DeleteFunc(c.records, func(_ override.Name, k *record) bool { return k.forgettable(now) }) // nobody needs to know it any more
 	registry, seen := c.registry, c.seen
 	c.tried = now
 	c.mu.Unlock()

@@ -177,11 +177,6 @@ func (all records) pending(now time.Time) (pending []*record) {
 	return pending
 }
 
-// forget drops what nobody needs to know any more.
-func (all records) forget(now time.Time) {
-	maps.DeleteFunc(all, func(_ override.Name, k *record) bool { return k.forgettable(now) })
-}
-
 // logSkipped says how much cannot be used, and why.
 func logSkipped(skips []error, logger *zap.Logger) {
 	if len(skips) > 0 {

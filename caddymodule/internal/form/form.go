@@ -288,7 +288,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	var parsers []parser
 	json := start[0] == '{' || start[0] == '[' || strings.Contains(media, "json")
 	if json {
-		parsers = append(parsers, newDocument(r))
+		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
 	if media == urlencoded || media == "" {
 		// The name of the first pair is then none but JSON.

@@ -47,11 +47,6 @@ const (
 	inScalar
 )
 
-func newDocument(r *Reading) *document {
-	p := r.plan
-	return &document{r: r, inside: []level{{place: place{alive: p.fields}, each: p.all() &^ p.fields}}}
-}
-
 // scalars are the bytes of numbers, true, false and null.
 var scalars = func() (table [256]bool) {
 	for _, c := range []byte("0123456789+-.eEtrufalsn") {

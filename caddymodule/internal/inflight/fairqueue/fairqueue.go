@@ -210,20 +210,6 @@ const (
 	Crowded
 )
 
-// A Decision is what becomes of a request that arrives.
-type Decision struct {
-	Outcome Outcome
-
-	// Ahead is how many waiting requests go before this one. Predicted is how long it
-	// would wait for a slot. Both are zero if the request is served.
-	Ahead     int
-	Predicted time.Duration
-
-	// Displaced is the request that lost its place to this one, or nil. It must be
-	// refused; its charge is refunded.
-	Displaced *Request
-}
-
 // SetLimits changes the limits. Requests that wait keep their places. After it the
 // caller calls Next.
 func (q *Queue) SetLimits(l Limits) { q.limits = l }
@@ -241,25 +227,25 @@ func (q *Queue) Len() int { return q.waiting }
 // Keys returns how many keys the queue remembers.
 func (q *Queue) Keys() int { return len(q.keys) }
 
-// Arrive decides about a request that is neither waiting nor served. It may displace
-// another one, which the caller then refuses.
-func (q *Queue) Arrive(r *Request) Decision {
+// Arrive decides about a request that is neither waiting nor served. One that lost its place to it
+// is displaced, and nil otherwise: the caller refuses it, and its charge is refunded.
+func (q *Queue) Arrive(r *Request) (becomes Outcome, displaced *Request) {
 	q.enter(r)
-	d := q.judge(r)
-	switch d.Outcome {
+	becomes, displaced = q.judge(r)
+	switch becomes {
 	case Served:
 		q.charge(r)
 		q.serve(r)
 	case Waiting:
-		if d.Displaced != nil {
-			q.Leave(d.Displaced)
+		if displaced != nil {
+			q.Leave(displaced)
 		}
 		q.charge(r)
 		q.wait(r)
 	default:
 		q.exit(r)
 	}
-	return d
+	return becomes, displaced
 }
 
 // Seat gives a slot to a request that takes no turn, if one is free and nobody waits. It reports
@@ -280,35 +266,34 @@ func (q *Queue) count(more int) {
 }
 
 // judge decides about a request that has just come.
-func (q *Queue) judge(r *Request) (d Decision) {
+func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 	free := q.limits.InFlight - q.running
 	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
-		return d
+		return Served, nil
 	}
-	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
+	ahead := q.place(r) // how many go before it
 	for _, row := range q.rows[:r.Rank] {
-		d.Ahead += len(row)
+		ahead += len(row)
 	}
 	mean, slots := q.Mean.value(), float64(max(1, q.limits.InFlight))
-	predicted := float64(d.Ahead+1) * mean / slots
+	wait := float64(ahead+1) * mean / slots
 	if r.Rank != Member { // then no later than if members take all that they may
-		ahead := float64(d.Ahead - len(q.rows[Member]))
-		predicted = min(predicted, (max(0, toOne*mean*ahead-float64(q.owed))+mean)/slots)
+		others := float64(ahead - len(q.rows[Member]))
+		wait = min(wait, (max(0, toOne*mean*others-float64(q.owed))+mean)/slots)
 	}
-	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
-	case d.Predicted > q.limits.MaxWait || q.limits.MaxWait == 0:
-		d.Outcome = TooLong
+	case time.Duration(wait*float64(time.Microsecond)) > q.limits.MaxWait || q.limits.MaxWait == 0:
+		return TooLong, nil
 	case q.keyFull(r):
-		d.Outcome = Full
+		return Full, nil
 	case r.Crowded:
-		d.Outcome = Crowded
+		return Crowded, nil
 	case q.Waiting >= q.limits.MaxWaiting:
-		if d.Displaced = q.last(); d.Displaced == nil || inOrder(d.Displaced, r) < 0 {
-			d.Outcome, d.Displaced = Full, nil
+		if displaced = q.last(); displaced == nil || inOrder(displaced, r) < 0 {
+			return Full, nil
 		}
 	}
-	return d
+	return Waiting, displaced
 }
 
 // othersWait reports whether anybody waits but members.

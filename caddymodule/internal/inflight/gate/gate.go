@@ -191,31 +191,31 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 		s.client = s.From.Client()
 		s.turn.Crowded = g.crowded(s.client, l)
 	}
-	d := k.slots.Arrive(&s.turn)
+	becomes, displaced := k.slots.Arrive(&s.turn)
 	var last *Slot
 	switch {
 	case g.all.Waiting > l.Queue: // it is shorter than before
-	case l.Share && d.Outcome == fairqueue.Crowded:
+	case l.Share && becomes == fairqueue.Crowded:
 		last = g.lastOf(s)
-	case !l.Share && d.Outcome >= fairqueue.Full:
+	case !l.Share && becomes >= fairqueue.Full:
 		last = g.heaviest(s.client)
 	}
 	if last != nil {
 		g.leave(last, QueueFull, k)
 		s.turn.Crowded = false
-		d = k.slots.Arrive(&s.turn)
+		becomes, displaced = k.slots.Arrive(&s.turn)
 	}
-	if d.Displaced != nil {
-		g.end(d.Displaced.Owner.(*Slot), QueueFull)
+	if displaced != nil {
+		g.end(displaced.Owner.(*Slot), QueueFull)
 	}
-	switch d.Outcome {
+	switch becomes {
 	case fairqueue.Served:
 		s.key = k
 	case fairqueue.Waiting:
 		s.key = k
 		g.place(s)
 	}
-	return d.Outcome
+	return becomes
 }
 
 // crowded reports whether a client holds as many places as it may.

@@ -66,11 +66,11 @@ func byTurns(l Limits, all []swarmed) []Result {
 	for i, s := range all {
 		plan.then(s.at, func(now time.Duration) {
 			r := &fairqueue.Request{Claim: s.Claim, Owner: i}
-			d := queue.Arrive(r)
-			if d.Displaced != nil {
-				end(d.Displaced.Owner.(int), QueueFull, now)
+			becomes, displaced := queue.Arrive(r)
+			if displaced != nil {
+				end(displaced.Owner.(int), QueueFull, now)
 			}
-			switch d.Outcome {
+			switch becomes {
 			case fairqueue.Served:
 				serve(i, r, now)
 			case fairqueue.Waiting:
