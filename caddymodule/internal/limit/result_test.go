@@ -2,6 +2,7 @@ package limit_test
 
 import (
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,13 +20,18 @@ func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
 		s := servertest.RunZone(t, "site", `
 				cost 2.5
 				limit 6 0.5/s
-				refusal error`, "respond \""+everyPlaceholder+"\"\nhandle_errors {\nrespond \""+everyPlaceholder+"\"\n}")
+				refusal error`, "respond \""+everyPlaceholder+"\"\nhandle_errors {\nrespond \"{err.status_code} {err.status_text} {err.message} "+everyPlaceholder+"\"\n}")
 		for i, want := range []string{
 			"site 203.0.113.7 admitted  2.5 6 3.5 2.5   {http.throttle.nonsense}",
 			"site 203.0.113.7 admitted  4.5 6 1.5 2.5   {http.throttle.nonsense}",
-			"site 203.0.113.7 refused capacity 4 6 2 2.5 8 1 {http.throttle.nonsense}",
+			"429 Too Many Requests refused by throttle site 203.0.113.7 refused capacity 4 6 2 2.5 8 1 {http.throttle.nonsense}",
 		} {
-			check.Equal(t, s.From(servertest.Someone).Get("/").Body.String(), want, "request %d", i+1)
+			w := s.From(servertest.Someone).Get("/")
+			check.Equal(t, w.Body.String(), want, "request %d", i+1)
+			if refused := i == 2; refused {
+				check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "8" && w.Header().Get("Cache-Control") == "no-store",
+					"got %d and %v by an error route, want 429, Retry-After 8 and no-store", w.Code, w.Header())
+			}
 			<-time.After(time.Second)
 		}
 	})

@@ -293,13 +293,16 @@ func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
 }
 
 func TestEveryKnownCrawlerCanBeVerified(t *testing.T) {
+	lists := 0
 	for _, c := range Known {
+		lists += len(c.Lists)
 		check.That(t, len(c.Lists)+len(c.Domains) != 0 && len(c.Agents) != 0 && c.Name == strings.ToLower(c.Name), "%+v lacks something", c)
 		for _, list := range c.Lists {
 			check.That(t, strings.HasPrefix(list, "https://"), "%s: %s is no https URL", c.Name, list)
 		}
 		check.That(t, !slices.ContainsFunc(c.Agents, func(agent string) bool { return strings.Contains(agent, "-user") }), "%s is a fetcher that users trigger", c.Name)
 	}
+	check.Equal(t, lists, 11, "lists of addresses: of a new one, add a row to list_test.go if its shape is new")
 }
 
 // nameServer runs a DNS server, and returns its address.
