@@ -303,3 +303,13 @@ func TestARequestWithoutItsKeyIsCountedOnce(t *testing.T) {
 	facts := s.App.Engine().Zones["settled"].Counts.Facts()
 	check.That(t, facts.Keyless == 1 && facts.Asked == 1, "got %+v, want one request, without a key", facts)
 }
+
+// The matchers of a zone with fields are asked only about requests that could carry one.
+func TestAMatcherThatFailsFailsOnlyWhatMayCarryAField(t *testing.T) {
+	s := servertest.RunZone(t, "login", "field log\nmatch expression `int({header.X-N}) > 0`\nlimit 1 1/h", "respond ok")
+	c := s.From(servertest.Someone)
+	c.Answers("/", http.StatusOK)
+	c.Answers("/?", http.StatusOK)
+	c.Answers("/?a=b", http.StatusInternalServerError)
+	c.With("X-N", "1").Answers("/?a=b", http.StatusOK)
+}
