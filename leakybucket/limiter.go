@@ -135,11 +135,10 @@ func (l *Limiter) TakeLimit(ctx context.Context, key string, cost float64, limit
 
 func (l *Limiter) take(ctx context.Context, r *Result, key string, cost float64, limit *Limit) error {
 	if l.zone != nil && len(key) <= longestKey {
-		if level, at, fits, asked := l.zone.Take(key, limit.Capacity, limit.Leak, cost); asked {
-			r.limit, r.cost, r.at = *limit, cost, Instant(at)
-			r.explain(level, fits)
-			return nil
-		}
+		level, at, fits := l.zone.Take(key, limit.Capacity, limit.Leak, cost)
+		r.limit, r.cost, r.at = *limit, cost, Instant(at)
+		r.explain(level, fits)
+		return nil
 	}
 	c := Charge{Zone: l.o.Zone, Key: key, Limit: *limit, Cost: cost}
 	d, err := l.ask(ctx, &c)

@@ -14,7 +14,7 @@
 #
 # The first says at its end what it skipped. The second skips what it cannot install, and
 # says so; CI=true or REQUIRE_SYSTEM=1 make that an error, but for linters that cannot be
-# downloaded. TEST_LONG=1 adds tests that measure time to the second, and SWARM_TRIALS says how
+# compiled. TEST_LONG=1 adds tests that measure time to the second, and SWARM_TRIALS says how
 # long the trials under a swarm last: see CONTRIBUTING.md. shellcheck and, for the race detector,
 # gcc are used if installed. A run that changes the checkout fails.
 set -euo pipefail
@@ -282,10 +282,10 @@ test_all() {
 		step 'memstore and requests have lost no ground'
 		bench/run.sh --guard
 	fi
-	if linter "$golangci" version &>/dev/null; then
+	if linter "$golangci" version; then
 		lint
 	else
-		echo 'SKIPPED: the linters, which cannot be downloaded'
+		echo 'SKIPPED: the linters, for the reason above'
 	fi
 	test_packages
 	test_system

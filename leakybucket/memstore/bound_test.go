@@ -152,14 +152,15 @@ func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
 		mustTake(t, s, charge(fmt.Sprint("long", i), 900))
 	}
 	for i := range 3936 {
-		mustTake(t, s, charge(fmt.Sprint("short", i), 1))
+		mustTake(t, s, charge(fmt.Sprintf("short%0100d", i), 1))
 	}
 	now += 2 * second
 	for range 10 {
 		s.Shed()
 		mustBeSound(t, s)
 	}
-	check.That(t, buckets(s) == 64 && slots(s) <= 128, "with 64 of 4000 buckets left: got %d, in %d slots, want at most 128", buckets(s), slots(s))
+	names := cap(s.shards[0].names)
+	check.That(t, buckets(s) == 64 && slots(s) <= 128 && names == 0, "with 64 of 4000 buckets left: got %d, in %d slots, and room for %d bytes of names, want at most 128, and none", buckets(s), slots(s), names)
 	check.Equal(t, s.Evictions(), 0, "evictions")
 }
 

@@ -181,7 +181,7 @@ func TestLevels(t *testing.T) {
 		if rng.IntN(8) == 0 {
 			c.Ceiling = c.Limit.Capacity * rng.Float64()
 		}
-		sh := shard{slots: []slot{{level: s.Level, at: s.At, leak: s.Leak}}, soonest: []leakybucket.Instant{-never}}
+		sh := shard{slots: []slot{{level: s.Level, at: s.At, leak: s.Leak}}, soonest: []leakybucket.Instant{-never}, room: new(room)}
 		found, fits := sh.takePlain(0, c.Limit.WithCeiling(c.Ceiling), c.Cost, now)
 		got, want := leakybucket.Decision{Level: found, At: now, Fits: fits, Poured: fits}, leakybucket.Decision{}
 		c.Take(&s, now, &want)

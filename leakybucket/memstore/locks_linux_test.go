@@ -34,12 +34,18 @@ func TestNoLockIsHeldForAMillisecond(t *testing.T) {
 		}},
 		{"take of a client among a million", func(t *testing.T) []time.Duration {
 			s, _ := timeGrowth(t)
-			return timeTakes(t, s, 7919)
+			return timeTakes(t, s, 0, 7919)
 		}},
 		{"take of a new client while the store is full", func(t *testing.T) []time.Duration {
 			s, _ := timeGrowth(t)
 			s.SetMaxBuckets(million / 2)
-			return timeTakes(t, s, 7919)
+			return timeTakes(t, s, 0, 7919)
+		}},
+		{"take of a new client while a million others rest", func(t *testing.T) []time.Duration {
+			s, _ := timeGrowth(t)
+			s.SetMaxBuckets(2 * million)
+			s.epoch += 610 * second // less than a minute after
+			return timeTakes(t, s, million, 1)
 		}},
 		{"step of dropping a million buckets", timeDrop},
 		{"step of sweeping a million empty buckets", timeSweep},
@@ -68,14 +74,14 @@ func timed(f func()) time.Duration {
 	return cpuTime() - start
 }
 
-// timeTakes times a million takes by a million clients, so far from one to the
+// timeTakes times a million takes by the million clients from the first on, so far from one to the
 // next. A bucket may be forgotten 600 s later.
-func timeTakes(t *testing.T, s *Store, stride int) []time.Duration {
+func timeTakes(t *testing.T, s *Store, first, stride int) []time.Duration {
 	t.Helper()
 	key, one := make([]byte, 0, 16), []leakybucket.Charge{charge("", 600)}
 	decisions, takes := make([]leakybucket.Decision, 1), make([]time.Duration, million)
 	for i := range takes {
-		key = appendAddress(key[:0], i*stride%million)
+		key = appendAddress(key[:0], first+i*stride%million)
 		one[0].Key = string(key)
 		takes[i] = timed(func() {
 			check.OK(t, s.Take(context.Background(), one, decisions), "taking a charge")
@@ -87,7 +93,7 @@ func timeTakes(t *testing.T, s *Store, stride int) []time.Duration {
 func timeGrowth(t *testing.T) (*Store, []time.Duration) {
 	t.Helper()
 	s := New(Options{MaxBuckets: million})
-	takes := timeTakes(t, s, 1)
+	takes := timeTakes(t, s, 0, 1)
 	check.Need(t, buckets(s), million, "buckets")
 	return s, takes
 }

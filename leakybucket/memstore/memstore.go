@@ -221,13 +221,11 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	defer scratches.Put(t)
 	t.hashes = s.hasher.charges(charges, t.hashes[:0])
 	t.read = append(t.read[:0], make([]leakybucket.State, len(charges))...)
-	missing := s.tryMany(charges, decisions, t, 0)
-	if missing == 0 {
-		return
-	}
-	for reserved := 0; missing > 0; missing = s.tryMany(charges, decisions, t, reserved) {
+	for reserved, missing := 0, 0; ; reserved += missing {
+		if missing = s.tryMany(charges, decisions, t, reserved); missing == 0 {
+			break
+		}
 		s.makeRoom(missing)
-		reserved += missing
 	}
 	s.trim()
 }
@@ -436,7 +434,7 @@ func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
 }
 
 // Shed forgets all buckets that may be forgotten, a little at a time. Memory
-// stays bounded without it, because the store looks for them before it grows.
+// stays bounded without it, because a table looks for them before it grows.
 // Called now and then, it gives memory back after traffic has ended.
 func (s *Store) Shed() {
 	for i := range s.shards {

@@ -3,6 +3,7 @@ package memstore
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -170,17 +171,19 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.S
 	sh.due(at, forget)
 }
 
-// makeFree makes slots free in a full table. It grows unless half of what it may hold is free once
-// nothing rests: so as many may rest as not, and each new bucket pays for a look at two slots.
+// makeFree builds a full table anew without what may be forgotten. It grows unless half of what it may
+// hold is free then: so as many buckets may rest as not, and each new one pays for two slots.
 func (sh *shard) makeFree(now leakybucket.Instant) {
-	for group, soonest := range sh.soonest {
-		if soonest <= now {
-			sh.sweep(group, now)
+	length := len(sh.tags)
+	for at, tag := range sh.tags {
+		if tag != 0 && sh.soonest[at/groupSlots] <= now && sh.slots[at].forget() <= now {
+			sh.leave(at)
 		}
 	}
-	if 16*sh.count >= 7*len(sh.tags) {
-		sh.resize(sh.longer())
+	if 16*sh.count >= 7*length {
+		length = sh.longer()
 	}
+	sh.resize(length)
 }
 
 // longer returns the next length of the table, half as much again. Shards fill at the
@@ -287,14 +290,7 @@ func (sh *shard) due(at int, forget leakybucket.Instant) {
 // over it move back, for as long as that brings them nearer to their homes. So
 // other buckets may be in the slot afterwards, and in those behind it.
 func (sh *shard) remove(at int) {
-	s := &sh.slots[at]
-	sh.zones[s.zone&zoneMask].buckets--
-	if !s.inside() {
-		sh.dead += int(s.key)
-	}
-	sh.room.release(1)
-	sh.count--
-	sh.changes++
+	sh.leave(at)
 	gap := at
 	for at = sh.after(at); sh.tags[at] != 0; at = sh.after(at) {
 		home := sh.home(sh.slots[at].hash)
@@ -310,14 +306,24 @@ func (sh *shard) remove(at int) {
 	sh.tags[gap], sh.slots[gap] = 0, slot{}
 }
 
+// leave drops the bucket of a slot, and leaves a gap.
+func (sh *shard) leave(at int) {
+	s := &sh.slots[at]
+	sh.zones[s.zone&zoneMask].buckets--
+	if !s.inside() {
+		sh.dead += int(s.key)
+	}
+	sh.room.release(1)
+	sh.count--
+	sh.changes++
+	sh.tags[at] = 0
+}
+
 // resize gives the table another length, which must leave some slots free.
 func (sh *shard) resize(length int) {
 	tags, slots := sh.tags, sh.slots
 	sh.tags, sh.slots = make([]uint8, length), make([]slot, length)
-	sh.soonest = make([]leakybucket.Instant, (length+groupSlots-1)/groupSlots)
-	for i := range sh.soonest {
-		sh.soonest[i] = never
-	}
+	sh.soonest = slices.Repeat([]leakybucket.Instant{never}, (length+groupSlots-1)/groupSlots)
 	for i, tag := range tags {
 		if tag == 0 {
 			continue
@@ -332,36 +338,40 @@ func (sh *shard) resize(length int) {
 	}
 }
 
-// addName adds a name, and returns where it stands. When the names must move, the dead ones
-// are left behind.
+// addName adds a name, and returns where it stands.
 func (sh *shard) addName(name string) int {
 	if n := len(name); len(sh.names)+n > cap(sh.names) {
-		live := len(sh.names) - sh.dead
-		moved := make([]byte, 0, live+max(n, live/4))
-		for i, tag := range sh.tags {
-			s := &sh.slots[i]
-			if tag == 0 || s.inside() {
-				continue
-			}
-			o := s.offset()
-			s.setOffset(len(moved))
-			moved = append(moved, sh.names[o:o+int(s.key)]...)
-		}
-		sh.names, sh.dead = moved, 0
+		sh.moveNames(max(n, (len(sh.names)-sh.dead)/4))
 	}
 	sh.names = append(sh.names, name...)
 	return len(sh.names) - len(name)
 }
 
+// moveNames leaves the dead names behind, and makes room for so many bytes more.
+func (sh *shard) moveNames(more int) {
+	moved := make([]byte, 0, len(sh.names)-sh.dead+more)
+	for at, tag := range sh.tags {
+		if s := &sh.slots[at]; tag != 0 && !s.inside() {
+			o := s.offset()
+			s.setOffset(len(moved))
+			moved = append(moved, sh.names[o:o+int(s.key)]...)
+		}
+	}
+	sh.names, sh.dead = moved, 0
+}
+
 // forgetNext looks at the group that the hand points to, drops what has rested in it, and moves
-// the hand on. Slots may move. Who asks for an empty bucket calls it, whether one is kept or not: so
-// those that nobody asks for disappear.
+// the hand on. Slots may move. Each insert calls it, and most takes of an empty bucket: so those
+// that nobody asks for disappear. In a store that is half full nothing rests.
 func (sh *shard) forgetNext(now leakybucket.Instant) {
 	if sh.hand++; sh.hand >= len(sh.soonest) {
 		sh.hand = 0
 	}
-	if sh.soonest[sh.hand] <= now-rests {
-		sh.sweep(sh.hand, now-rests)
+	if 2*sh.room.used.Load() < sh.room.most.Load() {
+		now -= rests
+	}
+	if sh.soonest[sh.hand] <= now {
+		sh.sweep(sh.hand, now)
 	}
 }
 
@@ -409,9 +419,7 @@ func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Insta
 		}
 	}
 	if sh.count == 0 {
-		for i := range sh.soonest {
-			sh.soonest[i] = never
-		}
+		sh.shrink()
 		return false
 	}
 	at := sh.soonestOfSome()
@@ -472,6 +480,9 @@ func (sh *shard) shrink() {
 		sh.tags, sh.slots, sh.soonest, sh.zones, sh.names, sh.dead = nil, nil, nil, nil, nil, 0
 	} else if length := len(sh.tags); length > smallestTable && sh.count < length/4 {
 		sh.resize(max(smallestTable, (sh.count*3/2+7)&^7))
+	}
+	if 2*sh.dead > len(sh.names) {
+		sh.moveNames(0)
 	}
 }
 

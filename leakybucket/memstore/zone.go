@@ -19,10 +19,7 @@ type zone struct {
 }
 
 // Take implements door.Zone. A bucket that is not kept, or not plain, is a charge's as any.
-func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at int64, fits, asked bool) {
-	if tooLong(z.name, key) {
-		return 0, 0, false, false
-	}
+func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at int64, fits bool) {
 	s, limit := z.store, leakybucket.Limit{Capacity: capacity, Leak: leak}
 	hash := z.hash ^ maphash.String(s.hasher.key, key)
 	sh := &s.shards[hash>>s.shift]
@@ -31,9 +28,9 @@ func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at
 	if !kept || !sh.slots[in].plain(leak, now) {
 		var d leakybucket.Decision
 		s.takeIn(sh, hash, in, kept, &leakybucket.Charge{Zone: z.name, Key: key, Limit: limit, Cost: cost}, &d, now, 0)
-		return d.Level, int64(d.At), d.Fits, true
+		return d.Level, int64(d.At), d.Fits
 	}
 	level, fits = sh.takePlain(in, limit, cost, now)
 	sh.mu.Unlock()
-	return level, int64(now), fits, true
+	return level, int64(now), fits
 }

@@ -22,7 +22,7 @@ var (
 
 	ofStores = collector{collectStores, []*prometheus.Desc{
 		desc("breaker_open", "Whether the shared store is down and left alone (1) or is asked (0).", "store"),
-		desc("buckets", "Buckets kept in memory.", "zone"),
+		desc("buckets", "Buckets kept in memory, among them some that became empty lately.", "zone"),
 		desc("evictions_total", "Buckets dropped before they were empty, because the memory store was full."),
 		desc("snapshot_age_seconds", "How long ago the snapshot of the memory was up to date."),
 		desc("snapshot_failures_total", "Times that the snapshot could not be written."),
@@ -99,7 +99,7 @@ func collectStores(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *ZoneState) { there[l.name] = true })
 	stores.EachOf(func(m *stores.Memory) {
 		for zone, n := range m.Buckets() {
-			if there[zone] { // buckets outlive it until they have drained
+			if there[zone] { // buckets outlive it until they are forgotten
 				to.gauge(of[1], float64(n), zone)
 			}
 		}

@@ -10,7 +10,7 @@ type Opener interface {
 
 // A Zone takes costs of single buckets.
 type Zone interface {
-	// Take does what Store.Take does of one charge without debt, ceiling and block. At is in
-	// microseconds. Asked is false, and nothing happened, if only Store.Take can answer.
-	Take(key string, capacity, leak, cost float64) (level float64, at int64, fits, asked bool)
+	// Take does what Store.Take does of one charge without debt, ceiling and block. The key is one
+	// of a Limiter, and at is in microseconds.
+	Take(key string, capacity, leak, cost float64) (level float64, at int64, fits bool)
 }
