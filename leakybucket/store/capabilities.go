@@ -19,8 +19,8 @@ type Resetter interface {
 	Reset(ctx context.Context, zone, key string, shadow bool) error
 }
 
-// A Counter is a store that knows how many buckets it keeps. A bucket that may
-// be forgotten counts until it is.
+// A Counter is a store that knows how many buckets it keeps. A bucket that is
+// empty counts until it is forgotten.
 type Counter interface {
 	// Buckets returns the number of buckets of each zone, shadow ones included.
 	Buckets() map[string]int
