@@ -2,7 +2,9 @@ package memstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -298,6 +301,30 @@ func TestStoreKeepsTheContract(t *testing.T) { storetest.Run(t, open) }
 
 // BenchmarkTake runs as BenchmarkTake/store=memory/keys=1e6/order=uniform and
 // the like.
+// Whatever the size of the pages, a listing has each bucket once: buckets that found their places
+// taken, too, which lie on the next page or, behind the last slot, at the first.
+func TestPages(t *testing.T) {
+	s := New(Options{MaxBuckets: 4096})
+	want := make(map[string]int)
+	for i := range 1500 {
+		c := charge(fmt.Sprint("k", i), 900)
+		mustTake(t, s, c)
+		want[c.Key] = 1
+	}
+	for _, scan := range []int{1, 7, 64, 1000, 4096} {
+		got := make(map[string]int)
+		for entry, err := range store.ListAll(t.Context(), s, store.Filter{Zone: "zone", Scan: scan}) {
+			check.OK(t, err, "listing pages of %d", scan)
+			got[entry.Key]++
+		}
+		check.That(t, maps.Equal(got, want), "pages of %d: got %d buckets, want each of %d once", scan, len(got), len(want))
+	}
+	for _, cursor := range []string{"x", fmt.Sprintf("%x-1-0", int64(s.epoch)), fmt.Sprintf("%x--1-0", int64(s.epoch)), fmt.Sprintf("%x-0-100000000", int64(s.epoch)), fmt.Sprintf("%x-00-0", int64(s.epoch))} {
+		_, _, err := s.List(t.Context(), store.Filter{Zone: "zone", Scan: 10}, cursor)
+		check.That(t, errors.Is(err, store.ErrBadCursor), "cursor %q: got %v, want that it is not of this process", cursor, err)
+	}
+}
+
 func BenchmarkTake(b *testing.B) {
 	b.Run("store=memory", func(b *testing.B) { storetest.Benchmark(b, open) })
 }
