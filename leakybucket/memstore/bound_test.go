@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -218,25 +219,27 @@ func TestATrickleOfRequestsForgetsWhatHasRested(t *testing.T) {
 	}
 }
 
+// A table grows for what is not empty, and for what rests while the store is less than half full.
 func TestAFullTableForgetsBeforeItGrows(t *testing.T) {
-	now := second
-	s := held(New(Options{MaxBuckets: 4096}), &now)
-	fill := func(name string) {
-		for i := range 500 {
-			mustTake(t, s, charge(fmt.Sprint(name, i), 1))
+	for _, test := range []struct {
+		most  int
+		later leakybucket.Instant
+		grows bool
+	}{{4096, 70 * second, false}, {4096, 2 * second, true}, {4096, 0, true}, {900, 2 * second, false}} {
+		now := second
+		s := held(New(Options{MaxBuckets: test.most}), &now)
+		length := 0
+		for _, name := range []string{"first", "second", "third"} {
+			for i := range 500 {
+				mustTake(t, s, charge(fmt.Sprint(name, i), 1))
+			}
+			mustBeSound(t, s)
+			length = cmp.Or(length, slots(s))
+			now += test.later
 		}
-		mustBeSound(t, s)
+		check.That(t, (slots(s) > length) == test.grows, "%+v: got %d slots, at first %d", test, slots(s), length)
+		check.Equal(t, s.Evictions(), 0, "evictions")
 	}
-	fill("first")
-	length := slots(s)
-	for _, name := range []string{"second", "third"} {
-		now += 2 * second
-		fill(name)
-		check.Equal(t, slots(s), length, "slots for as many buckets again")
-	}
-	fill("as many beside the third")
-	check.That(t, slots(s) > length && buckets(s) >= 1000, "got %d slots for %d buckets, want more than %d", slots(s), buckets(s), length)
-	check.Equal(t, s.Evictions(), 0, "evictions")
 }
 
 // Its old bucket is the first to go, and the take that drops it still finds it.

@@ -144,22 +144,27 @@ func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket
 	if kept {
 		sh.slots[at].state(&state)
 	}
-	done := true
-	switch write := c.Take(&state, now, d); {
-	case write && !kept:
-		done = s.create(sh, hash, c, &state, now, reserved)
-	case write:
-		sh.write(at, c, &state)
-		fallthrough
-	default:
-		s.room.release(reserved)
-	}
+	write := c.Take(&state, now, d)
+	done := s.put(sh, hash, at, kept, c, &state, write, now, reserved)
 	sh.mu.Unlock()
 	if !done {
 		s.makeRoom(1)
 		s.takeOne(hash, c, d, reserved+1)
 		s.trim()
 	}
+}
+
+// put writes the state of a bucket, if it is to be written: in its slot if it is kept. It returns
+// false if there is no place for a new one.
+func (s *Store) put(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, state *leakybucket.State, write bool, now leakybucket.Instant, reserved int) bool {
+	switch {
+	case write && !kept:
+		return s.create(sh, hash, c, state, now, reserved)
+	case write:
+		sh.write(at, c, state)
+	}
+	s.room.release(reserved)
+	return true
 }
 
 // create adds a bucket, unless it may be forgotten already. It returns false if
@@ -370,13 +375,7 @@ func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved
 		sh.slots[at].state(&state)
 	}
 	state, write := f(state, kept, now)
-	if write && !kept {
-		return s.create(sh, hash, c, &state, now, reserved)
-	} else if write {
-		sh.write(at, c, &state)
-	}
-	s.room.release(reserved)
-	return true
+	return s.put(sh, hash, at, kept, c, &state, write, now, reserved)
 }
 
 // Put replaces the state of the bucket of c, exactly as given: nothing is brought

@@ -299,8 +299,6 @@ func TestATakeThatWaitedForTheLockReadsTheClockAnew(t *testing.T) {
 
 func TestStoreKeepsTheContract(t *testing.T) { storetest.Run(t, open) }
 
-// BenchmarkTake runs as BenchmarkTake/store=memory/keys=1e6/order=uniform and
-// the like.
 // Whatever the size of the pages, a listing has each bucket once: buckets that found their places
 // taken, too, which lie on the next page or, behind the last slot, at the first.
 func TestPages(t *testing.T) {
@@ -325,6 +323,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// BenchmarkTake runs as BenchmarkTake/store=memory/keys=1e6/order=uniform and
+// the like.
 func BenchmarkTake(b *testing.B) {
 	b.Run("store=memory", func(b *testing.B) { storetest.Benchmark(b, open) })
 }

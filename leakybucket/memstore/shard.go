@@ -15,8 +15,8 @@ import (
 const (
 	never = leakybucket.Instant(math.MaxInt64)
 
-	// rests is how long a bucket that may be forgotten stays while there is room, in
-	// microseconds: most clients come back soon, and then find its slot.
+	// rests is how long a bucket that may be forgotten stays in a store that is less than half full,
+	// in microseconds: most clients come back soon, and then find its slot.
 	rests = 60_000_000
 
 	// groupSlots are looked at together when something is to be forgotten.
@@ -171,12 +171,12 @@ func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.S
 	sh.due(at, forget)
 }
 
-// makeFree builds a full table anew without what may be forgotten. It grows unless half of what it may
-// hold is free then: so as many buckets may rest as not, and each new one pays for two slots.
+// makeFree builds a full table anew without what has rested. It grows unless half of what it may
+// hold is free then, so that each new bucket pays for two or three slots.
 func (sh *shard) makeFree(now leakybucket.Instant) {
-	length := len(sh.tags)
+	length, rested := len(sh.tags), sh.rested(now)
 	for at, tag := range sh.tags {
-		if tag != 0 && sh.soonest[at/groupSlots] <= now && sh.slots[at].forget() <= now {
+		if tag != 0 && sh.soonest[at/groupSlots] <= rested && sh.slots[at].forget() <= rested {
 			sh.leave(at)
 		}
 	}
@@ -341,7 +341,7 @@ func (sh *shard) resize(length int) {
 // addName adds a name, and returns where it stands.
 func (sh *shard) addName(name string) int {
 	if n := len(name); len(sh.names)+n > cap(sh.names) {
-		sh.moveNames(max(n, (len(sh.names)-sh.dead)/4))
+		sh.moveNames(max(n, (len(sh.names)-sh.dead)/4, len(sh.tags))) // which pays for a look at all slots
 	}
 	sh.names = append(sh.names, name...)
 	return len(sh.names) - len(name)
@@ -362,17 +362,22 @@ func (sh *shard) moveNames(more int) {
 
 // forgetNext looks at the group that the hand points to, drops what has rested in it, and moves
 // the hand on. Slots may move. Each insert calls it, and most takes of an empty bucket: so those
-// that nobody asks for disappear. In a store that is half full nothing rests.
+// that nobody asks for disappear.
 func (sh *shard) forgetNext(now leakybucket.Instant) {
 	if sh.hand++; sh.hand >= len(sh.soonest) {
 		sh.hand = 0
 	}
+	if rested := sh.rested(now); sh.soonest[sh.hand] <= rested {
+		sh.sweep(sh.hand, rested)
+	}
+}
+
+// rested returns the instant by which a bucket must have been empty to be dropped now.
+func (sh *shard) rested(now leakybucket.Instant) leakybucket.Instant {
 	if 2*sh.room.used.Load() < sh.room.most.Load() {
 		now -= rests
 	}
-	if sh.soonest[sh.hand] <= now {
-		sh.sweep(sh.hand, now)
-	}
+	return now
 }
 
 // sweep drops what may be forgotten in a group, and returns which of the others may be first.

@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/door"
 )
 
-// OpenZone is for [leakybucket.Limiter], which takes one charge at a time.
+// OpenZone is for [leakybucket.Limiter], which takes one charge at a time, and no long keys.
 func (s *Store) OpenZone(name string) door.Zone {
 	return &zone{s, name, maphash.String(s.hasher.zone, name)}
 }
