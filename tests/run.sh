@@ -13,10 +13,10 @@
 #	tests/run.sh system 2/4    the second quarter of the tests of the whole system
 #
 # The first says at its end what it skipped. The second skips what it cannot install, and
-# says so; CI=true or REQUIRE_SYSTEM=1 make that an error, but for linters that do not
-# run. TEST_LONG=1 adds tests that measure time to the second, and SWARM_TRIALS says how
-# long the trials under a swarm last: see CONTRIBUTING.md. shellcheck and, for the race detector,
-# gcc are used if installed. A run that changes the checkout fails.
+# says so; CI=true or REQUIRE_SYSTEM=1 make that an error, but for linters that do not run.
+# TEST_LONG=1 adds tests that measure time to the second, and SWARM_TRIALS says how long the
+# trials under a swarm last: see CONTRIBUTING.md. shellcheck and, for the race detector, gcc are
+# used if installed. A run that changes the checkout fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

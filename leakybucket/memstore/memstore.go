@@ -145,7 +145,7 @@ func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket
 		sh.slots[at].state(&state)
 	}
 	write := c.Take(&state, now, d)
-	done := s.put(sh, hash, at, kept, c, &state, write, now, reserved)
+	done := s.save(sh, hash, at, kept, c, &state, write, now, reserved)
 	sh.mu.Unlock()
 	if !done {
 		s.makeRoom(1)
@@ -154,9 +154,9 @@ func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket
 	}
 }
 
-// put writes the state of a bucket, if it is to be written: in its slot if it is kept. It returns
+// save writes the state of a bucket, if it is to be written: in its slot if it is kept. It returns
 // false if there is no place for a new one.
-func (s *Store) put(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, state *leakybucket.State, write bool, now leakybucket.Instant, reserved int) bool {
+func (s *Store) save(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, state *leakybucket.State, write bool, now leakybucket.Instant, reserved int) bool {
 	switch {
 	case write && !kept:
 		return s.create(sh, hash, c, state, now, reserved)
@@ -375,7 +375,7 @@ func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved
 		sh.slots[at].state(&state)
 	}
 	state, write := f(state, kept, now)
-	return s.put(sh, hash, at, kept, c, &state, write, now, reserved)
+	return s.save(sh, hash, at, kept, c, &state, write, now, reserved)
 }
 
 // Put replaces the state of the bucket of c, exactly as given: nothing is brought
@@ -433,7 +433,8 @@ func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
 }
 
 // Shed forgets all buckets that may be forgotten, a little at a time. Memory
-// stays bounded without it, because a table looks for them before it grows.
+// stays bounded without it, by Options.MaxBuckets: a full table looks for what
+// was empty for a minute, and a store that is half full for all that is empty.
 // Called now and then, it gives memory back after traffic has ended.
 func (s *Store) Shed() {
 	for i := range s.shards {

@@ -227,8 +227,8 @@ func (q *Queue) Len() int { return q.waiting }
 // Keys returns how many keys the queue remembers.
 func (q *Queue) Keys() int { return len(q.keys) }
 
-// Arrive decides about a request that is neither waiting nor served. One that lost its place to it
-// is displaced, and nil otherwise: the caller refuses it, and its charge is refunded.
+// Arrive decides about a request that is neither waiting nor served. If another one lost its place to
+// it, that is displaced: its charge is refunded, and the caller refuses it. Otherwise displaced is nil.
 func (q *Queue) Arrive(r *Request) (becomes Outcome, displaced *Request) {
 	q.enter(r)
 	becomes, displaced = q.judge(r)
