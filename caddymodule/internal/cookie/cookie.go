@@ -121,8 +121,8 @@ func ValidPattern(pattern string) bool {
 // Secure reports whether the client uses HTTPS, as Caddy's reverse proxy tells the
 // upstream: a trusted proxy's X-Forwarded-Proto counts.
 func Secure(r *http.Request) bool {
-	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
-		if values := r.Header["X-Forwarded-Proto"]; len(values) > 0 && values[len(values)-1] != "" {
+	if values := r.Header["X-Forwarded-Proto"]; len(values) > 0 && values[len(values)-1] != "" {
+		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 			return values[len(values)-1] == "https"
 		}
 	}

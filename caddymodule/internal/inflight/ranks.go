@@ -79,7 +79,10 @@ func (v *visit) rank(s *limit.Subject) {
 	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
-		now := time.Now()
+		var now time.Time
+		if s.Request.Header["Cookie"] != nil { // else there is no pass that could have expired
+			now = time.Now()
+		}
 		v.client = ranks.pass.Client(s.Request, limit.Host(s), now)
 		ask.Rank, v.tries, v.why = v.client.Rank(), v.client.Tries(now), whys[v.client.State()]
 		if id := v.client.Key(); v.client.Member() {
@@ -143,7 +146,7 @@ const membersAnHour, mostMembers = 20, 100_000
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
 // takes it away, and hides from clients who the user is.
 func (v *visit) Answers(status int, header http.Header) {
-	if status > 0 && v.ranks.pass != nil {
+	if issuer := v.ranks.pass; status > 0 && issuer != nil && issuer.LearnsMembers() {
 		now := time.Now()
 		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {
 			// One that has joined lately, and whose client has not kept the pass or not got it yet,

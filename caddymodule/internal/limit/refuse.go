@@ -1,7 +1,6 @@
 package limit
 
 import (
-	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -83,8 +82,11 @@ func (o *Outcome) TimeToFit() time.Duration {
 
 // stronger reports whether o, rather than other, decides about the request. The
 // stronger decision wins, then the refusal with the longest wait, then the fuller
-// bucket.
+// bucket. Any outcome is stronger than nil.
 func (o *Outcome) stronger(other *Outcome) bool {
+	if o == nil || other == nil {
+		return o != nil
+	}
 	if a, b := o.decision, other.decision; a != b {
 		return a > b
 	}
@@ -101,16 +103,6 @@ func (o *Outcome) stronger(other *Outcome) bool {
 // divide: what was refused without asking the store has a capacity of 0 and counts as empty.
 func (o *Outcome) fuller(other *Outcome) bool {
 	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
-}
-
-// strongest returns the strongest of several outcomes, or nil if there is none.
-func strongest(outcomes iter.Seq[*Outcome]) (strongest *Outcome) {
-	for o := range outcomes {
-		if strongest == nil || o.stronger(strongest) {
-			strongest = o
-		}
-	}
-	return strongest
 }
 
 // announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for

@@ -66,7 +66,14 @@ func (v *Verdict) Refused() bool { return v.refused }
 func (v *Verdict) Overflows() bool { return v.overflows }
 
 // Decisive returns the strongest outcome, or nil if there is none.
-func (v *Verdict) Decisive() *Outcome { return strongest(v.all) }
+func (v *Verdict) Decisive() (strongest *Outcome) {
+	for o := range v.all {
+		if o.stronger(strongest) {
+			strongest = o
+		}
+	}
+	return strongest
+}
 
 // all iterates over the outcomes that were not skipped since.
 func (v *Verdict) all(yield func(*Outcome) bool) {
@@ -145,7 +152,17 @@ func (all *Verdicts) outcomes(yield func(*Outcome) bool) {
 }
 
 // Decisive returns the strongest outcome of the request, or nil if there is none.
-func (all *Verdicts) Decisive() *Outcome { return strongest(all.outcomes) }
+func (all *Verdicts) Decisive() (strongest *Outcome) {
+	if all == nil {
+		return nil
+	}
+	for _, v := range all.all {
+		if o := v.Decisive(); o.stronger(strongest) {
+			strongest = o
+		}
+	}
+	return strongest
+}
 
 // Blocked reports whether an enforced zone of this name has found the client blocked.
 // An empty name means any zone.

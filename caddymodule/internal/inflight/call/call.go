@@ -313,7 +313,7 @@ const idleTimeoutsKey caddy.CtxKey = "idle_timeouts"
 
 // Value implements context.Context.
 func (d *detached) Value(key any) any {
-	if key == idleTimeoutsKey {
+	if k, ok := key.(caddy.CtxKey); ok && k == idleTimeoutsKey { // which costs less than to compare them as any
 		// Caddy's timeouts within the call would change the server's writer while we write to it.
 		// Without that, they wrap ours.
 		reader, _ := caddyhttp.IdleTimeoutsFromContext(d.client)

@@ -266,7 +266,7 @@ const (
 // client becomes a member, join is asked whether there is room for the account in its
 // network.
 func (c *Client) Answered(status int, header http.Header, now time.Time, join func(account ID) bool) Event {
-	if !c.Known() || !c.zone.LearnsMembers() || status < 200 || status == http.StatusNotModified {
+	if !c.Known() || status < 200 || status == http.StatusNotModified {
 		return None
 	}
 	id, binding, named := c.named(status, header, now)
