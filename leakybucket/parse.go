@@ -60,7 +60,7 @@ func ParseLimit(text string) (Limit, error) {
 	}
 	capacity, err := ParseCapacity(words[0])
 	if err != nil {
-		if _, swapped := ParseRate(words[0]); swapped == nil {
+		if _, swapped := ParseRate(words[0]); swapped == nil && digits(words[1][:1]) {
 			err = fmt.Errorf("invalid limit %q: the capacity comes first: did you mean %s %s?", text, words[1], words[0])
 		}
 		return Limit{}, err

@@ -157,6 +157,10 @@ These are this Caddy's requests alone.
 	check.Equal(t, out, want)
 }
 
+func TestTopSaysThatThereAreNoZones(t *testing.T) {
+	check.Equal(t, outputOf(t, "top", wire.Top{}), "The config has no zones.\n")
+}
+
 // TestErrorsOfTheAdminEndpointAreSaidPlainly: they are JSON in an error of Caddy's.
 func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 	for text, want := range map[string]string{

@@ -57,9 +57,11 @@ func (c *client) showChanges(of *wire.Status) {
 	}
 }
 
+const noZones = "The config has no zones.\n"
+
 func (c *client) showZones(zones []wire.ZoneStatus) {
 	if len(zones) == 0 {
-		c.printf("The config has no zones.\n")
+		c.printf(noZones)
 		return
 	}
 	t := newTable("ZONE", "MODE", ">ADMITTED/S", ">DELAYED/S", ">REFUSED/S", ">SHADOW/S", ">BUCKETS", ">WAITING")
@@ -177,6 +179,9 @@ func (c *client) showStore(s *wire.StoreStatus) {
 }
 
 func (c *client) showTop(s *wire.Top) {
+	if len(s.Zones) == 0 {
+		c.printf(noZones)
+	}
 	var quiet []string
 	for i := range s.Zones {
 		if s.Zones[i].Requests == 0 {
@@ -286,8 +291,12 @@ func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
 	t := newTable("CODE", "AT", "ZONE", "KEY", "REASON", ">COST", ">LEVEL", ">OF", ">WAIT", ">BLOCKED FOR")
 	for i := range refusals {
 		p := &refusals[i]
+		cost, level, capacity := "", "", ""
+		if p.Capacity > 0 {
+			cost, level, capacity = digits(p.Cost), digits(p.Level), digits(p.Capacity)
+		}
 		t.row(p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
-			digits(p.Cost), digits(p.Level), digits(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+			cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
 	}
 	t.print(c)
 	c.printf("\nNow:\n")

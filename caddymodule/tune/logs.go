@@ -37,7 +37,6 @@ func (f *logFlags) reads(cmd *cobra.Command, find func(*accesslog.Reader) (findi
 	cmd.Flags().StringVar(&f.Client, "client", "", "The field of the client's address, named as in --time-field; remote_addr is the first of combined lines")
 	cmd.Flags().StringVar(&f.Fields, "fields", "", "The fields of each line, as the text of Apache's LogFormat or nginx's log_format")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
-	cmd.Long += aboutLogs
 	cmd.RunE = func(cmd *cobra.Command, logs []string) error { return f.run(cmd, logs, find) }
 	return cmd
 }

@@ -64,7 +64,7 @@ Nothing else of the config is loaded, and in_flight is not replayed. Without a c
 
 A zone is left out if its key or cost is not in the log: Caddy logs cookies and
 credentials only with log_credentials, and bodies never. A zone with a field charges
-all POST requests, or those to --login.`,
+all POST requests, or those to --login.` + aboutLogs,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz`,
 	}
@@ -240,7 +240,7 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 			continue
 		case unseen != "":
 			rp.unknown[name] = unseen
-			notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, unseen))
+			notes = append(notes, fmt.Sprintf("zone %s: %s: what depends on it is not known.", name, unseen))
 		}
 		for _, doubt := range []struct {
 			is   bool
@@ -258,7 +258,7 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 		}
 	}
 	if names := hidden(facts, rp.raw); len(names) > 0 && len(notes) == 0 {
-		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
+		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: what depends on it is not known.", strings.Join(names, ", ")))
 	}
 	if len(without) == len(rp.app.Zones) || without[rp.shown] {
 		return nil, nil, command.UsageErrorf("%s", strings.Join(notes, " "))

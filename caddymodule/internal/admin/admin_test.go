@@ -160,6 +160,17 @@ func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
 
 // TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
 // pasted back. What is no key of the zone, such as another network, has no limit of its own.
+// A ban holds as far as a zone enforces it.
+func TestWhySaysWhetherABanRefuses(t *testing.T) {
+	for options, want := range map[string]bool{"limit 5 1/h": true, "limit 5 1/h\nshadow": false} {
+		s := servertest.RunZone(t, "pages", options, "respond ok")
+		s.Changes("/throttle/ban", `{"network": "203.0.113.7"}`)
+		why, status := s.Why("203.0.113.7"), s.From(servertest.Someone).Get("/").Code
+		check.That(t, why.Refused == want && (status == http.StatusTooManyRequests) == want, "%q: got why %v and status %d", options, why.Refused, status)
+		s.Stop()
+	}
+}
+
 func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle /nets {
@@ -265,6 +276,10 @@ func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
 		s := servertest.RunZone(t, "pages", "limit 10 1/h\noverride 203.0.113.1 deny\noverride 203.0.113.2 20 1/h", "respond ok")
 		addr := func(last string) servertest.Client { return s.From("203.0.113." + last + ":1") }
 		s.Changes("/throttle/limit", `{"zone": "pages", "limit": "x0.5", "for": "1h"}`)
+		for client, by := range map[string]string{"203.0.113.1": "override", "203.0.113.2": "run_time"} {
+			buckets := s.Why(client).Buckets
+			check.That(t, len(buckets) == 1 && buckets[0].By == by, "%s: got %+v, want the bucket by %s", client, buckets, by)
+		}
 		addr("3").Passes(5, "/")
 		addr("2").Passes(10, "/")
 		s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.3", "limit": "unlimited", "for": "2h"}`)

@@ -38,8 +38,11 @@ func (j judge) describe(z *engine.Zone, name string, shadow bool) (b wire.Bucket
 	}
 	account := limit.AccountOf(name)
 	if held := j.set.Limit(z.Name, account, j.now); held != nil {
-		b.By, b.From = "run_time", held.Limit
-		entry.Rule, whole = j.set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, j.now)
+		rule, changed := j.set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, j.now)
+		if rule != entry.Rule || changed != whole {
+			b.By, b.From = "run_time", held.Limit
+		}
+		entry.Rule, whole = rule, changed
 	}
 	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], whole.Capacity, whole.Leak
 	return b, whole

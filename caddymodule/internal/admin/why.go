@@ -88,7 +88,8 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 	r := w.result
 	if ban := w.banned(client); ban != nil {
 		shown := overrideOf(w.Engine, ban.Entry)
-		r.Ban, r.Refused = &shown, !w.set.AllShadow(w.now)
+		r.Ban = &shown
+		r.Refused = !w.set.AllShadow(w.now) && slices.ContainsFunc(zones, func(z *engine.Zone) bool { return z.Shadow == nil })
 	}
 	concerned := map[string]bool{"": true} // zones that may charge the client
 	for _, z := range zones {

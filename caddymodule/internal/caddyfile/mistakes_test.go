@@ -98,7 +98,7 @@ var mistakes = []mistake{
 	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
 	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `the name "pages" is given twice`},
 	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
-	{"site", "throttle 60 10/s pages # <-", `parsing limit: invalid limit "10/s pages": the capacity comes first: did you mean pages 10/s?; want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
+	{"site", "throttle 60 10/s pages # <-", `parsing limit: invalid capacity "10/s": want a number from 0.000000001 to 1000000000000, such as 10; want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
 	{"site", "throttle # <-", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
 	{"site", "throttle pages 60 10/s {\nzone pages { # <-\nlimit 60 10/s\n}\n}", `zone "pages" stands on the line of throttle already: put both zones into the block`},

@@ -47,6 +47,14 @@ func TestStaticFilesAreNotCharged(t *testing.T) {
 	}
 }
 
+// A root that is not there, or that Caddy may not read, exempts nothing, which its owner is told of once.
+func TestStaticFilesWithoutARootAreToldOf(t *testing.T) {
+	s := servertest.Run(t, "http:// {\nroot * "+filepath.Join(t.TempDir(), "missing")+"\nthrottle site client_ip 2 1/h {\nexempt static_files\n}\nrespond ok\n}")
+	c := s.From(servertest.Someone)
+	c.Passes(2, "/style.css")
+	check.Equal(t, len(s.Logs.Lines(t, "static files are not exempt")), 1, "lines of the log")
+}
+
 // staticSite is the site of one zone that exempts static files, and of an upstream
 // that answers all requests itself, as a proxy does. A later handler rewrites them.
 func staticSite(t testing.TB, options string) *servertest.FuncSite {

@@ -35,7 +35,7 @@ type Matcher struct {
 
 // New returns a matcher of the files under a root, which may hold placeholders.
 // If root is empty, the site's root is used, as the directive `root` sets it.
-// Requests for which no root is known do not match, nor those of a site with the directive
+// Requests for which no root is known, or can be read, do not match, nor those of a site with the directive
 // `fs`; the first is logged as an error.
 func New(ctx caddy.Context, root string) (*Matcher, error) {
 	if root != "" && strings.TrimSpace(root) == "" {
@@ -54,15 +54,15 @@ func (m *Matcher) Match(r *http.Request) bool {
 		return false
 	}
 	root, err := repl.ReplaceOrErr(m.root, true, true)
-	if system, _ := repl.GetString("http.vars.fs"); system != "" || err != nil {
-		if !m.warned.Swap(true) {
-			m.logger.Error("static files are not exempt, because the site has no root, or none on the disk: want root * <folder> in the site, or exempt static_files <folder>",
-				zap.String("host", r.Host))
-		}
-		return false
+	var folder *os.Root
+	if system, _ := repl.GetString("http.vars.fs"); system == "" && err == nil {
+		folder, err = os.OpenRoot(root)
 	}
-	folder, err := os.OpenRoot(root)
-	if err != nil {
+	if folder == nil {
+		if !m.warned.Swap(true) {
+			m.logger.Error("static files are not exempt, because the site has no root, or none on the disk that Caddy may read: want root * <folder> in the site, or exempt static_files <folder>",
+				zap.String("host", r.Host), zap.Error(err))
+		}
 		return false
 	}
 	defer func() { _ = folder.Close() }()

@@ -243,7 +243,7 @@ func FuzzNothingThatReachesTheUpstreamMatches(f *testing.F) {
 }
 
 func TestWithoutARootOnTheDiskNothingMatches(t *testing.T) {
-	for _, directives := range []string{"observe\nrespond ok", "root * .\nvars fs another\nobserve\nrespond ok"} {
+	for _, directives := range []string{"observe\nrespond ok", "root * .\nvars fs another\nobserve\nrespond ok", "root * ./missing\nobserve\nrespond ok"} {
 		s := newSite(t, directives)
 		if static, _, _ := s.ask("GET /staticfile.go"); static { // it exists in the working directory
 			t.Errorf("%s: a file of the working directory is exempt", directives)
