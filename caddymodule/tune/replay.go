@@ -65,7 +65,7 @@ func (rp *player) clientsOf(zone string) *clients.Table {
 // that are not to be replayed. It must be called once, before the first request.
 func (rp *player) begin(without map[string]bool) {
 	a := rp.app
-	if a.Store = (roomyStore{rp.instant}); rp.study == nil {
+	if a.Store = (roomyStore{memstore.New(memstore.Options{MaxBuckets: 1}), rp.instant}); rp.study == nil {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
 	left := func(z *limit.Zone) bool { return without[z.Name] || rp.shown != "" && z.Name != rp.shown }
@@ -147,7 +147,10 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 }
 
 // A roomyStore admits everything: what limits there are does not matter.
-type roomyStore struct{ now func() leakybucket.Instant }
+type roomyStore struct {
+	*memstore.Store // which stays empty
+	now             func() leakybucket.Instant
+}
 
 // Take implements leakybucket.Store.
 func (s roomyStore) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {

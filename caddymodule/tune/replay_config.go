@@ -20,6 +20,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 	"github.com/caddyserver/certmagic"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
@@ -141,7 +142,7 @@ func (rp *player) addServer(ctx caddy.Context, config *caddyhttp.Server) error {
 	}
 	end := caddyhttp.HandlerFunc(rp.upstream)
 	if err := linkRoutes(ctx, s.Routes, end, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
-		running := throttle.(engine.Directive).Running()
+		running := throttle.(*caddymodule.Handler).Running()
 		rp.handlers = append(rp.handlers, running)
 		return limiter{running, rp}
 	}); err != nil {

@@ -110,10 +110,6 @@ type Restored struct {
 	Buckets int       // restored, without those that are empty by now
 	Dropped int       // of zones that are not known
 	Written time.Time // when the snapshot was written, by its writer's clock
-
-	// Ahead is how far Written lies in the future by this process's clock. If it is
-	// not zero, all instants were moved back by as much.
-	Ahead time.Duration
 }
 
 // ReadSnapshot adds the buckets that [Store.WriteSnapshot] wrote, as
@@ -134,12 +130,8 @@ func (s *Store) ReadSnapshot(saved []byte, limits func(*leakybucket.Charge, leak
 		return found, err
 	}
 	wall := s.wall()
-	earlier := wall - s.now()
+	earlier := max(wall, written) - s.now() // a writer whose clock was ahead had all instants so
 	found.Written = time.UnixMicro(int64(written))
-	if written > wall {
-		found.Ahead = written.Sub(wall)
-		earlier += written - wall
-	}
 	return found, readRecords(records, func(c *leakybucket.Charge, state leakybucket.State) {
 		state.At -= earlier
 		if state.BlockedUntil != 0 {

@@ -354,7 +354,7 @@ func (b *Backend) end(c call, what string, err error) error {
 			b.failing.Store(time.Now().UnixNano())
 			b.budget.Store(int64(c.timeout))
 		}
-		b.notifier.count(func(o Observer) { o.Errors(1) })
+		b.notifier.count(func(o Observer) { o.Errors() })
 	}
 	c.done(err)
 	if err != nil && !c.shortened && !b.down.Load() { // the outage is told with its reason
@@ -366,7 +366,7 @@ func (b *Backend) end(c call, what string, err error) error {
 // lost counts charges that stay as they were reserved.
 func (b *Backend) lost(settlements []leakybucket.Settlement) {
 	for i := range settlements {
-		b.notifier.count(func(o Observer) { o.Unsettled(settlements[i].Charge.Zone, 1) })
+		b.notifier.count(func(o Observer) { o.Unsettled(settlements[i].Charge.Zone) })
 	}
 }
 

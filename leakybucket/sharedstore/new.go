@@ -39,10 +39,10 @@ func (l logger) Up(after time.Duration) { l.to.Info("the store is up again", "af
 
 func (l logger) Failed(what string, err error) { l.to.Warn(what, "error", err) }
 
-func (l logger) Errors(int) {}
+func (l logger) Errors() {}
 
-func (l logger) Unsettled(zone string, charges int) {
-	l.to.Warn("settlements are lost, so their buckets keep what was reserved", "zone", zone, "charges", charges)
+func (l logger) Unsettled(zone string) {
+	l.to.Warn("settlements are lost, so their buckets keep what was reserved", "zone", zone)
 }
 
 func (l logger) Warned(text string) { l.to.Warn(text) }

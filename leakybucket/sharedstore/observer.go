@@ -24,13 +24,13 @@ type Observer interface {
 	// calls fail, it is called once a minute for each reason, and for a few reasons only.
 	Failed(what string, err error)
 
-	// Errors counts calls that failed. Calls that were not made, because the
+	// Errors counts a call that failed. Calls that were not made, because the
 	// store is down, do not count.
-	Errors(calls int)
+	Errors()
 
-	// Unsettled counts charges of a zone whose settlement is lost: the bucket keeps the
+	// Unsettled counts a charge of a zone whose settlement is lost: the bucket keeps the
 	// reservation, or none was charged, because the zone's policy is [Allow].
-	Unsettled(zone string, charges int)
+	Unsettled(zone string)
 
 	// Warned reports a warning of the store's Check, once.
 	Warned(text string)

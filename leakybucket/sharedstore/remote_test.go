@@ -125,19 +125,19 @@ func (w *witness) Up(after time.Duration)        { w.note("up after %v", after) 
 func (w *witness) Failed(what string, err error) { w.note("%.9s: %v", what, err) }
 func (w *witness) Warned(text string)            { w.note("warned: %s", text) }
 
-func (w *witness) Errors(calls int) {
+func (w *witness) Errors() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.errors += calls
+	w.errors += 1
 }
 
-func (w *witness) Unsettled(zone string, charges int) {
+func (w *witness) Unsettled(zone string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.unsettled == nil {
 		w.unsettled = make(map[string]int)
 	}
-	w.unsettled[zone] += charges
+	w.unsettled[zone] += 1
 }
 
 func (w *witness) heard() []string {

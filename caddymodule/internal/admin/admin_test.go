@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
@@ -506,7 +507,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 
 // A repeatingLister gives each bucket twice, as a SCAN of Redis may.
 type repeatingLister struct {
-	leakybucket.Store
+	engine.Store
 	keys int
 }
 

@@ -78,19 +78,15 @@ const mostSearched = 1000
 // search returns the names of buckets that belong to a client, so many at most.
 func (j judge) search(ctx context.Context, z *engine.Zone, owned limit.Owned, shadow bool, most int) (names []string, complete bool, err error) {
 	names = owned.Names
-	lister, can := j.Store.(store.Lister)
-	switch {
-	case !owned.Search:
+	if !owned.Search {
 		return names, true, nil
-	case !can:
-		return names, false, nil
 	}
 	seen := make(map[string]bool) // Redis may give a bucket more than once
 	for _, name := range names {
 		seen[name] = true
 	}
 	of := store.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Scan: scanned}
-	for k, err := range store.ListAll(ctx, lister, of) {
+	for k, err := range store.ListAll(ctx, j.Store, of) {
 		switch {
 		case err != nil:
 			return names, true, err
@@ -123,11 +119,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	if err != nil {
 		return nil, err
 	}
-	resetter, can := e.Store.(store.Resetter)
-	if !can {
-		return nil, errors.New("the store cannot forget single buckets")
-	}
-	r := release{judge: newJudge(e), resetter: resetter, of: of, result: wire.Released{Freed: []string{}, Complete: true}}
+	r := release{judge: newJudge(e), of: of, result: wire.Released{Freed: []string{}, Complete: true}}
 	for _, z := range zones {
 		r.zone(ctx, z)
 	}
@@ -148,10 +140,9 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 // A release empties buckets.
 type release struct {
 	judge
-	resetter store.Resetter
-	of       *wire.ClientQuery
-	result   wire.Released
-	broken   error // the last failure, but for outages
+	of     *wire.ClientQuery
+	result wire.Released
+	broken error // the last failure, but for outages
 }
 
 // zone empties buckets of a zone, and goes on after an error.
@@ -190,7 +181,7 @@ func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down(
 // bucket empties one.
 func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shadow bool) error {
 	was, peeked := r.peek(ctx, z, name, shadow)
-	err := r.resetter.Reset(ctx, z.Name, name, shadow)
+	err := r.Store.Reset(ctx, z.Name, name, shadow)
 	if (err == nil || errors.Is(err, sharedstore.ErrDown)) && (was.Level > 0 || was.Blocked > 0) {
 		if r.result.Count++; r.result.Count <= mostNamed {
 			freed := z.Name + "/" + cmp.Or(was.Network, name)
@@ -245,16 +236,12 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 	if err != nil {
 		return nil, err
 	}
-	lister, can := e.Store.(store.Lister)
-	if !can {
-		return nil, errors.New("the store cannot list its buckets")
-	}
 	scan, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	local, j := storeDown(e), newJudge(e)
 	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: !local, Local: local}
 	seen := make(map[string]bool)
-	for k, err := range store.ListAll(scan, lister, store.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
+	for k, err := range store.ListAll(scan, e.Store, store.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
 		if err != nil {
 			if scan.Err() == nil && !errors.Is(err, store.ErrBadCursor) { // the store went down or came up
 				return nil, err

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -66,15 +64,14 @@ func answerZones(e *engine.Engine) any {
 // process's memory.
 func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map[string]int) {
 	s.Name = "memory"
-	if e.Memory != nil {
-		kept = e.Memory.Memory.Buckets()
-		s.Evictions, s.MaxBuckets = e.Memory.Memory.Evictions(), cmp.Or(e.Memory.MaxBuckets, stores.DefaultMaxBuckets)
-		for _, n := range kept {
-			s.Buckets += n
-		}
-		if state, wanted := e.Memory.Memory.Snapshot(now); wanted {
-			s.SnapshotFailing, s.SnapshotAge = state.Failing, state.Age.Seconds()
-		}
+	memory := e.Memory.Memory
+	kept = memory.Buckets()
+	s.Evictions, s.MaxBuckets = memory.Evictions(), e.Memory.MaxBuckets
+	for _, n := range kept {
+		s.Buckets += n
+	}
+	if state, wanted := memory.Snapshot(now); wanted {
+		s.SnapshotFailing, s.SnapshotAge = state.Failing, state.Age.Seconds()
 	}
 	if e.Shared != nil {
 		s.Name, s.Failing, s.Down = e.Shared.Name, e.Shared.Failing(), e.Shared.Down()

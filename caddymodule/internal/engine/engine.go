@@ -33,7 +33,7 @@ import (
 // share with the configs before and after it.
 type Engine struct {
 	// What each request needs lies side by side.
-	Store    leakybucket.Store
+	Store    Store
 	table    *override.Table     // of Control
 	Shared   *stores.SharedStore // behind the store, if that is outside of this process
 	Exempt   limit.Matchers      // from all zones
@@ -42,7 +42,7 @@ type Engine struct {
 	Proxies  onceWarnings
 
 	Ctx     caddy.Context
-	Memory  *stores.MemoryUse // the store itself or the fallback, if either is in memory
+	Memory  *stores.MemoryUse // the store itself, or the fallback of a shared one
 	Control *control
 	Signing signingKeys // of device cookies and passes
 	defined
@@ -76,7 +76,7 @@ type reports struct {
 
 // A lifetime is what happens when an engine starts and ends.
 type lifetime struct {
-	OnStart    []func(context.Context) error // see caddymodule.OnStart
+	OnStart    []func(context.Context) error // see caddymodule.Guest.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start
 	Exiting    <-chan struct{}               // closed when the process is about to end; then nobody waits
 }
@@ -224,9 +224,7 @@ func (e *Engine) Start() error {
 		}
 	}
 	e.StopBeside = stop
-	if e.Memory != nil {
-		e.Memory.Start(e.savedLimits())
-	}
+	e.Memory.Start(e.savedLimits())
 	if e.Shared != nil {
 		telemetry.CountStore(e.Shared.Name)
 		e.Shared.Attach(e)
@@ -244,9 +242,7 @@ func (e *Engine) End() {
 	if e.Shared != nil {
 		e.Shared.Detach(e)
 	}
-	if e.Memory != nil {
-		e.Memory.Stop()
-	}
+	e.Memory.Stop()
 }
 
 // CleanUp logs refusals that were counted but not logged yet, and releases everything that

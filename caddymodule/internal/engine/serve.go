@@ -26,9 +26,6 @@ type Handler struct {
 	headers []string // in which the upstream says what a request cost
 }
 
-// A Directive is a module that runs as a handler.
-type Directive interface{ Running() *Handler }
-
 // NewHandler returns the handler of zones, for the requests that match, or for all. It is
 // provisioned in this context.
 func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
@@ -87,7 +84,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		defer func() { v.Close(r, err) }()
 		return h.serve(w, r, next, v, shared)
 	case concerned && len(h.headers) > 0: // clients never see what the upstream says that a request cost
-		return (&limit.Observer{Headers: h.headers}).Serve(w, r, next)
+		return (&limit.Observer{Headers: h.headers, Nests: shared != nil}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
@@ -183,7 +180,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
+	observer := &limit.Observer{Headers: h.headers, Nests: shared != nil, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
 	var hide func() // the rate-limit headers
 	if h.Announces {
 		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
@@ -200,10 +197,6 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 				hide()
 			}
 		}
-	}
-	if shared != nil { // else no other handler has one
-		observer.Enter(r)
-		defer observer.Leave(r)
 	}
 	defer h.settle(r, v, observer, shared)
 	err := observer.Serve(w, r, next)

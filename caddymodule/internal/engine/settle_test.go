@@ -118,7 +118,8 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 		zone("inner", "settle header X-Cost")+
 		zone("outer", "settle header X-Cost")+
 		zone("seconds", "settle seconds")+
-		zone("status", "settle status 200 7 after")+"settle_upstream")
+		zone("status", "settle status 200 7 after")+
+		zone("nobody", "match path /never\nsettle header X-Cost")+"settle_upstream")
 	var seen *limit.Verdicts
 	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 		seen = limit.VerdictsOf(r.Context())

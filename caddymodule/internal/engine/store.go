@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // UseMemory makes a store in memory the store.
@@ -42,33 +43,29 @@ func (e *Engine) Correct(due []leakybucket.Settlement) {
 	// itself.
 	if err := e.Store.Settle(context.Background(), due); err != nil && e.Shared == nil {
 		for i := range due {
-			e.Unsettled(due[i].Charge.Zone, 1)
+			e.Unsettled(due[i].Charge.Zone)
 		}
 		e.Logger.Error("settling; the reservations stay", zap.Error(err))
 	}
 }
 
-// A knower is a store that knows blocks without asking another one.
-type knower interface {
+// A Store is one in memory, or a shared one. Either knows blocks without asking another one.
+type Store interface {
+	leakybucket.Store
+	store.Resetter
+	store.Lister
 	AnyBlock() bool
 	Known(*leakybucket.Charge) (d leakybucket.Decision, current bool)
 }
 
 // AnyBlock reports, without a lock, whether any block may be known.
-func (e *Engine) AnyBlock() bool {
-	s, can := e.Store.(knower)
-	return can && s.AnyBlock()
-}
+func (e *Engine) AnyBlock() bool { return e.Store.AnyBlock() }
 
 // known returns the block that is known of a charge's bucket, if one runs. If it is not
 // current, a shared store may have ended it.
 func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b limit.RunningBlock, runs, current bool) {
-	if s, can := e.Store.(knower); can {
-		var d leakybucket.Decision
-		d, current = s.Known(c)
-		b, runs = limit.RunningBlock{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
-	}
-	return b, runs, current
+	d, current := e.Store.Known(c)
+	return limit.RunningBlock{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0, current
 }
 
 // ConfirmedBlock implements limit.Env.
@@ -160,15 +157,15 @@ func (e *Engine) Failed(what string, err error) {
 }
 
 // Errors implements sharedstore.Observer.
-func (e *Engine) Errors(calls int) {
-	telemetry.StoreErrors.WithLabelValues(e.Shared.Name).Add(float64(calls))
+func (e *Engine) Errors() {
+	telemetry.StoreErrors.WithLabelValues(e.Shared.Name).Inc()
 }
 
 // Unsettled implements sharedstore.Observer: it counts charges of a zone that stay as they were
 // reserved.
-func (e *Engine) Unsettled(zone string, charges int) {
+func (e *Engine) Unsettled(zone string) {
 	if z := e.Zones[zone]; z != nil {
-		z.Counts.Unsettled(charges)
+		z.Counts.Unsettled()
 	}
 }
 

@@ -73,6 +73,17 @@ func onSite(t *testing.T, options string, takes time.Duration, test func(t *test
 	})
 }
 
+// A definition that cannot be is an error of the load, whatever is found wrong last.
+func TestDefinitionsThatCannotBe(t *testing.T) {
+	for definition, want := range map[string]string{
+		`{"name":"a","slots":1,"buffer":"2GiB"}`:                            "buffer",
+		`{"name":"a","slots":1,"exempt":[{"path_regexp":{"pattern":"("}}]}`: "path_regexp",
+	} {
+		err := servertest.Provision(t, map[string]string{"throttle": `{"in_flight":[` + definition + `]}`})
+		check.That(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want an error about %s", definition, err, want)
+	}
+}
+
 // TestSlots: how many of which requests are served at once.
 func TestSlots(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -91,7 +91,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: state, Options: o, rule: compiled}
 	defer func() {
 		if err != nil {
-			_ = l.Leave() // which can tell nothing better
+			_ = stores.Leave(poolPrefix + definition.Name) // which can tell nothing better
 		}
 	}()
 	l.Shadow = l.Shadow || o.AllShadow

@@ -168,10 +168,9 @@ func (k *Key) own(s *Subject) (found Bucket, state missing) {
 		found.Name, found.Address = s.ipv4(), true
 	case k.verbatim:
 		text := k.parts[0].read(s)
-		if name := bucketkey.AppendPart(make([]byte, 0, 64), text); string(name) == text {
-			found.Name = text
-		} else {
-			found.Name = string(name)
+		name := bucketkey.AppendPart(make([]byte, 0, 64), text)
+		if found.Name = text; k.Sources[0].Source != "header" || string(name) != text {
+			found.Name = string(name) // since what is cut out of an address would keep all of that in memory
 		}
 	}
 	if found.Name == "" {
@@ -229,11 +228,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 	}
 	e := k.Overrides.Lookup(parts)
 	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), Account: account, own: true}
-	switch {
-	case found.Name != "":
-	case string(name) == text: // the key has one part, in which nothing is escaped
-		found.Name = text
-	default:
+	if found.Name == "" {
 		found.Name = string(name)
 	}
 	return found, keyComplete

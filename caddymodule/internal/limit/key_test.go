@@ -9,7 +9,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"unsafe"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
@@ -133,6 +135,21 @@ func TestAKeyWithAMissingPartFallsBackToBucketsOfItsOwn(t *testing.T) {
 		{"", servertest.Request("", servertest.Site0), "@share"},
 	} {
 		check.Equal(t, keyOf(t, test.lines, test.r), test.want, "%q, %v %v %.80v: key", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header)
+	}
+}
+
+// Refusals are remembered by their keys, which must not keep the requests in memory that they are of.
+func TestAKeyIsNoPartOfTheAddress(t *testing.T) {
+	r := servertest.Request(servertest.Someone, servertest.Site0+"/k?k=k&long="+strings.Repeat("x", 1000))
+	for source, cut := range map[string]string{"key query k plain": r.URL.RawQuery, "key {http.request.uri.query.k}": r.URL.RawQuery, "key {http.request.uri.path}": r.URL.Path, "key host": r.Host} {
+		s := servertest.NewFuncSite(t, "throttle {\nzone keyed {\n"+source+"\nlimit 5 1/s\n}\n}\nsettle_upstream")
+		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+			key := limit.VerdictsOf(r.Context()).Decisive().Key
+			at, from := uintptr(unsafe.Pointer(unsafe.StringData(key))), uintptr(unsafe.Pointer(unsafe.StringData(cut)))
+			check.That(t, key != "" && (at < from || at >= from+uintptr(len(cut))), "%s: the key %q lies in the address", source, key)
+			return nil
+		}
+		s.ServeHTTP(httptest.NewRecorder(), r)
 	}
 }
 

@@ -22,9 +22,9 @@ import (
 type Observer struct {
 	response.Writer
 
-	// Outer is the observer of the nearest handler around this one; see [Observer.Enter].
-	// It is told the cost headers that this observer removes.
-	Outer *Observer
+	// Nests says that other handlers may observe the same request. Those around this one are told the
+	// cost headers that it removes.
+	Nests bool
 
 	// Headers are those in which upstreams say what requests cost. Clients never see them, nor
 	// trailers of these names.
@@ -41,6 +41,7 @@ type Observer struct {
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
+	outer  *Observer       // that of the nearest handler around this one, with Nests
 	ctx    context.Context // of the request, to see when the client leaves
 	bytes  int64           // of the body
 	before http.Header     // what outer handlers have set, and
@@ -72,21 +73,17 @@ type times struct {
 // its name.
 const observerVar = "throttle.observer"
 
-// Enter makes the observer the innermost one of a request, until Leave.
-func (o *Observer) Enter(r *http.Request) {
-	o.Outer, _ = caddyhttp.GetVar(r.Context(), observerVar).(*Observer) // or nil
-	caddyhttp.SetVar(r.Context(), observerVar, o)
-}
-
-// Leave makes the observer around this one the innermost again.
-func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observerVar, o.Outer) }
-
 // Serve calls the next handler with the observer as the response writer. When it
 // has returned or panicked, the observer knows all that zones ask.
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.Watch(w, r)
 	if o.ctx = r.Context(); len(o.Headers) > 0 {
 		o.values = make([]string, len(o.Headers))
+	}
+	if o.Nests {
+		o.outer, _ = caddyhttp.GetVar(o.ctx, observerVar).(*Observer) // or nil
+		caddyhttp.SetVar(o.ctx, observerVar, o)
+		defer caddyhttp.SetVar(o.ctx, observerVar, o.outer)
 	}
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
@@ -177,7 +174,7 @@ func (o *Observer) beforeHeaders(status int) {
 // observers around this one, and removes it.
 func (o *Observer) readHeaders() {
 	header := o.Header()
-	for at := o; at != nil; at = at.Outer {
+	for at := o; at != nil; at = at.outer {
 		for i, name := range at.Headers {
 			for _, field := range []string{name, http.TrailerPrefix + name} { // of a trailer that was not announced
 				if values := header[field]; len(values) > 0 {
@@ -187,7 +184,7 @@ func (o *Observer) readHeaders() {
 		}
 	}
 	for _, name := range o.Headers {
-		if !o.Outer.removes(name) {
+		if !o.outer.removes(name) {
 			delete(header, name)
 			delete(header, http.TrailerPrefix+name)
 		}
@@ -197,7 +194,7 @@ func (o *Observer) readHeaders() {
 // removes reports whether the observer or one around it removes a header. It may want
 // to see it first. A nil Observer removes none.
 func (o *Observer) removes(name string) bool {
-	for ; o != nil; o = o.Outer {
+	for ; o != nil; o = o.outer {
 		if slices.Contains(o.Headers, name) {
 			return true
 		}

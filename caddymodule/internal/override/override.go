@@ -188,7 +188,7 @@ func (h *Held) apply(rule perkey.Rule, was leakybucket.Limit, dearest float64) (
 		return rule, was
 	case !h.Limits():
 		return h.rule, was
-	case !limited && h.factor > 0, limited && was.Capacity == 0:
+	case !limited && h.factor > 0:
 		return rule, was
 	}
 	now := h.limit
@@ -270,14 +270,8 @@ type Table struct {
 	mu  sync.Mutex          // held to change it
 }
 
-// Load returns the overrides that hold, which is nil if there are none. A nil Table
-// has none.
-func (t *Table) Load() *Set {
-	if t == nil {
-		return nil
-	}
-	return t.set.Load()
-}
+// Load returns the overrides that hold, which is nil if there are none.
+func (t *Table) Load() *Set { return t.set.Load() }
 
 // List returns the entries that hold, the oldest first.
 func (t *Table) List(now time.Time) []*Held {

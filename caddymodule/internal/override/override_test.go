@@ -58,7 +58,6 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{perkey.Denied, "10 1/s", "k", perkey.Limited, ten},
 		{perkey.Denied, "unlimited", "", perkey.Denied, leakybucket.Limit{}},
 		{perkey.Denied, "unlimited", "k", perkey.Unlimited, leakybucket.Limit{}},
-		{perkey.Limited, "10 1/s", "", perkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {
 		rule, limit := held(t, entry(OfLimit, "z", test.key, test.text)).apply(test.was, leakybucket.Limit{}, 2)
 		check.That(t, rule == test.want && limit == test.limit, "%s for %q of rule %v: got %v %v, want %v %v", test.text, test.key, test.was, rule, limit, test.want, test.limit)

@@ -53,8 +53,7 @@ func IsDigest(part string) bool { return strings.HasPrefix(part, "sha256:") }
 
 // TableConfig has the limits and overrides of a [Table].
 type TableConfig struct {
-	// Own is the limit of all keys without an override. If zero, the keys have no
-	// buckets, and overrides may give no limits.
+	// Own is the limit of all keys without an override.
 	Own leakybucket.Limit
 
 	Plans     map[string]leakybucket.Limit // limits by name, for overrides
@@ -154,9 +153,6 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 		return errors.New("given twice")
 	}
 	entry, err := config.parseEntry(o.Limit)
-	if err == nil && entry.Rule == Limited && config.Own == (leakybucket.Limit{}) {
-		err = errors.New("the override gives a limit, and the zone has no capacity and leak: want unlimited or deny")
-	}
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now 
 	}
 	t.add(key, addr, weight)
 	if more := t.samples - exactly; more >= 0 && more%halveAfter == 0 {
-		times := min(2<<(more/halveAfter), mostWeight)
+		times := min(2<<min(more/halveAfter, 16), mostWeight)
 		r.less[kind].Store(uint32(times - 1))
 		t.least = leastSamples * times
 	}

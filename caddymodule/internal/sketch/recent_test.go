@@ -227,3 +227,17 @@ func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
 	busiest := r.Top(ByKey, 20, noon).Busiest
 	check.That(t, len(busiest) == 1 && busiest[0].Name == "busy" && busiest[0].Requests >= 300 && busiest[0].Requests <= 900, "got %v, want busy alone, with about 600 requests", busiest)
 }
+
+func TestFortyMillionRequestsInTwentySecondsAreCounted(t *testing.T) {
+	var r Recent
+	n := uint64(0)
+	for range 40_000_000 {
+		n++
+		if w := r.AdmittedWeight(n); w > 0 {
+			r.Add(false, "k", clientAddr(1), w, noon)
+		}
+	}
+	if got := r.Top(ByKey, 1, noon).Admitted; got < 36_000_000 || got > 44_000_000 {
+		t.Errorf("got %d admitted, want about 40 million; less is %d", got, r.less[0].Load())
+	}
+}

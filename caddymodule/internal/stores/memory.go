@@ -139,6 +139,7 @@ func (m *Memory) Destruct() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.file.Close()
+	m.last = nil // the file may be another's by now
 	return nil
 }
 
@@ -150,7 +151,9 @@ const unsaved = math.MaxUint64
 func (m *Memory) keep(config *MemoryUse) {
 	last := m.last
 	m.last = config
-	m.timer.Reset(config.Every)
+	if last == nil || last.Every != config.Every { // else reloads would put the next save off
+		m.timer.Reset(config.Every)
+	}
 	if last != nil && last.Snapshot == config.Snapshot && m.file != nil {
 		return
 	}

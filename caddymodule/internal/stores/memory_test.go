@@ -128,3 +128,45 @@ func TestASnapshotThatCannotBeWrittenIsWarnedOfOnceAndAges(t *testing.T) {
 		want(SnapshotState{Failures: 2})
 	})
 }
+
+// A config that is reloaded more often than its snapshot_interval keeps its snapshot all the same.
+func TestReloadsDoNotPutOffTheSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "buckets")
+		m := newMemory(1000)
+		go m.run()
+		limits := func(c *leakybucket.Charge, _ leakybucket.State) bool { return false }
+		var last *MemoryUse
+		for i := range 30 { // 10 minutes
+			use := &MemoryUse{Memory: m, MaxBuckets: 1000, Snapshot: file, Every: 30 * time.Second, Logger: zap.NewNop()}
+			use.Start(limits)
+			if last != nil {
+				last.Stop()
+			}
+			last = use
+			pour(t, m, fmt.Sprint(i))
+			time.Sleep(20 * time.Second)
+		}
+		s, _ := m.Snapshot(time.Now())
+		if _, err := os.Stat(file); err != nil || s.Age > time.Minute {
+			t.Errorf("after ten minutes with a reload every 20 s: the snapshot is %v old (%v), want at most 30 s", s.Age, err)
+		}
+		_ = m.Destruct()
+		synctest.Wait()
+	})
+}
+
+// A save whose turn comes when the last config has left writes no file that is another memory's by then.
+func TestNothingIsSavedAfterTheLastConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets")
+	m, _ := started(t, file)
+	pour(t, m, "a")
+	_ = m.Destruct()
+	before, _ := os.Stat(file)
+	pour(t, m, "b") // a request that outlives its config
+	m.save()        // as run does, if its timer and stop came together
+	after, _ := os.Stat(file)
+	if !os.SameFile(before, after) {
+		t.Error("the file was written although its lock was given up")
+	}
+}

@@ -142,7 +142,7 @@ func EachOf[T any](f func(T)) {
 }
 
 // Process holds the state that outlives a config: the memory store, connections to
-// shared stores, the blocklist, and the queues and slots of each zone. An entry lasts
+// shared stores, and the slots and queues of each in_flight. An entry lasts
 // until no config uses it any more. Limits come with each request, so a config that
 // fails to load cannot change how a running one decides. Only what must last as long as
 // the process is a variable of the package, as the collectors of metrics are.

@@ -219,8 +219,8 @@ func (t *Counts) ServedStatic(r *http.Request) {
 	}
 }
 
-// Unsettled counts charges that stay as they were reserved.
-func (t *Counts) Unsettled(charges int) { t.unsettled.Add(float64(charges)) }
+// Unsettled counts a charge that stays as it was reserved.
+func (t *Counts) Unsettled() { t.unsettled.Inc() }
 
 const (
 	// MarkFor is how long a browser has to load a marked page and to report it.

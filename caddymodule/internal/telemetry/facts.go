@@ -31,7 +31,7 @@ type Facts struct {
 	Devices *uint64 `json:"devices,omitempty"`
 }
 
-// facts count what a zone of one config has met. Its sketches take 24 KiB each.
+// facts count what a zone of one config has met. Its sketches take 16 KiB each.
 type facts struct {
 	asked, charged, refunded atomic.Uint64
 	counts                   [limit.Counts]atomic.Uint64
@@ -84,7 +84,7 @@ func (t *Counts) Settled(status int, refunded, known bool) {
 	}
 	switch {
 	case !known:
-		t.Unsettled(1)
+		t.Unsettled()
 	case refunded:
 		t.facts.refunded.Add(1)
 	default:
