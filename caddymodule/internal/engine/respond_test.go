@@ -3,6 +3,7 @@ package engine_test
 import (
 	"crypto/tls"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -225,6 +226,34 @@ func TestSharedCache(t *testing.T) {
 		check.That(t, (others == 1) == (path == "/own"), "%s: got %d limits of the upstream in %v", request, others, h)
 		_, left := h["Ratelimit-Policy"]
 		check.That(t, left == (want > 0), "%s: got the policy in %v: %v", request, h, left)
+	}
+}
+
+// The body of a CONNECT may be more requests, to an upstream that takes it for one of its own.
+func TestCONNECTIsRefused(t *testing.T) {
+	const zone = "limit 100 1/d\nexempt {\nheader X-Free *\n}\n"
+	for name, test := range map[string]struct {
+		zone, method string
+		header       []string
+		want         int
+	}{
+		"enforced":          {zone, "CONNECT", nil, http.StatusNotImplemented},
+		"in lower case":     {zone, "connect", nil, http.StatusNotImplemented},
+		"in shadow":         {zone + "shadow", "CONNECT", nil, http.StatusOK},
+		"exempt":            {zone, "CONNECT", []string{"X-Free", "1"}, http.StatusOK},
+		"without a key":     {zone + "key header X-Key missing skip", "CONNECT", nil, http.StatusNotImplemented},
+		"a matcher of GET":  {zone + "match method GET", "CONNECT", nil, http.StatusOK},
+		"that has a field":  {zone + "field pwd", "CONNECT", nil, http.StatusNotImplemented},
+		"another method":    {zone, "PUT", nil, http.StatusOK},
+		"without anything":  {zone, "GET", nil, http.StatusOK},
+		"a key by a header": {zone + "key header X-Key", "CONNECT", []string{"X-Key", "k"}, http.StatusNotImplemented},
+	} {
+		s := servertest.RunZone(t, "pages", test.zone, "respond ok")
+		r := servertest.Request(servertest.Someone, servertest.Site0, test.header...)
+		r.Method, r.Body, r.ContentLength = test.method, io.NopCloser(strings.NewReader("GET / HTTP/1.1\r\n\r\n")), 18
+		w := s.Do(r)
+		check.That(t, w.Code == test.want && w.Header()["Retry-After"] == nil, "%s: got %d with %v, want %d", name, w.Code, w.Header(), test.want)
+		s.Stop()
 	}
 }
 

@@ -180,6 +180,9 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 
 // enforce serves a request once it has a slot, or refuses it.
 func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
+	if v.subject.Judged.Method == http.MethodConnect {
+		return v.refuse(w, connect)
+	}
 	if v.subject.Early() && (v.Shares() || v.rule.Key != nil) {
 		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
 	}

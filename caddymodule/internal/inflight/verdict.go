@@ -32,6 +32,7 @@ const (
 	inFlight         // no slot is free, and the request may not wait
 	queueFull        // no place to wait is, or the process is about to end
 	timeout          // its turn would come too late, or has not come in time, or its body has not
+	connect          // it is a CONNECT, whose body cannot be received
 	earlyData        // its client's address is not verified yet
 	memory           // there is no room for its body
 	tooLarge         // its body is longer than is received
@@ -40,7 +41,7 @@ const (
 )
 
 func (r reason) String() string {
-	return [...]string{"", "in_flight", "queue_full", "timeout", "early_data", "memory", "too_large", "error"}[r]
+	return [...]string{"", "in_flight", "queue_full", "timeout", "connect", "early_data", "memory", "too_large", "error"}[r]
 }
 
 // reasonOf is why a request is refused whose wait has ended so.
@@ -57,6 +58,8 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		Status: v.rule.Refusal.Status, Message: v.rule.Refusal.Message, Page: v.rule.Refusal.Page, AsError: v.rule.Refusal.Error,
 	}
 	switch {
+	case why == connect:
+		f.Status = http.StatusNotImplemented
 	case why == earlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	case why == tooLarge:

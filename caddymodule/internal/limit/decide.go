@@ -258,6 +258,9 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject)
+	if a.Judged.Method == http.MethodConnect {
+		why, skip = Connect, false
+	}
 	shadow := !skip && z.InShadow(a.Overrides, k.Name)
 	cost, fromBody := 0.0, false
 	switch {

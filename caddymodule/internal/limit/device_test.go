@@ -49,7 +49,7 @@ func requestWith(cookies ...string) *http.Request {
 func logInOf(t *testing.T, trust *TrustDevices, account, cookie string, at time.Time) string {
 	t.Helper()
 	header := http.Header{"Set-Cookie": {"sid=a"}}
-	client := trust.client(requestWith(cookie), "example.com", account, "", nil, at)
+	client := trust.client(requestWith(cookie), "example.com", account, "", at)
 	check.Assume(t, client.Earned(header, at), "got a success that earns nothing")
 	client.Issue(header, at)
 	check.Need(t, len(header["Set-Cookie"]), 2, "no device cookie")
@@ -58,7 +58,7 @@ func logInOf(t *testing.T, trust *TrustDevices, account, cookie string, at time.
 }
 
 func (t *TrustDevices) device(account, cookie string, at time.Time) string {
-	c := t.client(requestWith(cookie), "example.com", account, "", nil, at)
+	c := t.client(requestWith(cookie), "example.com", account, "", at)
 	if _, known := c.Place(); !known {
 		return ""
 	}
@@ -74,7 +74,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 	other := *trust
 	other.zone = "admin"
 	check.Equal(t, other.device("alice", strings.Replace(cookie, "login", "admin", 1), noon), "", "for another zone: device")
-	_, known := trust.client(requestWith(cookie), "example.org", "alice", "", nil, noon).Place()
+	_, known := trust.client(requestWith(cookie), "example.org", "alice", "", noon).Place()
 	check.That(t, !known, "for another host: got a device, want none")
 	check.Equal(t, trust.device("alice", cookie, noon.Add(24*time.Hour)), "", "after its time: device")
 	shorter := *trust
@@ -89,7 +89,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
 	trust := newTrust(t, "log-in.v2")
 	header := make(http.Header)
-	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
+	trust.client(requestWith(), "example.com", "alice", "", noon).Issue(header, noon)
 	line := header.Get("Set-Cookie")
 	cookie := check.Must(http.ParseSetCookie(line))(t)
 	if cookie.Name != "__Host-throttle-device-log-in.v2" || cookie.Path != "/" || cookie.Domain != "" || cookie.MaxAge != 86400 ||
@@ -126,7 +126,7 @@ func TestHTTPSIsWhatTheClientUses(t *testing.T) {
 		trust.insecure = func() { insecure = true }
 		cookie := logInOf(t, trust, "alice", "", noon)
 		r.Header.Set("Cookie", cookie)
-		client := trust.client(r, "example.com", "alice", "", nil, noon)
+		client := trust.client(r, "example.com", "alice", "", noon)
 		_, known := client.Place()
 		check.That(t, known == test.want, "%s: got the device known: %v, want %v", test.name, known, test.want)
 		got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, noon)
@@ -164,7 +164,7 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},
 		"other letter": {strings.ToLower(cookie)},
 	} {
-		client := trust.client(requestWith(header...), "example.com", "alice", "", nil, noon)
+		client := trust.client(requestWith(header...), "example.com", "alice", "", noon)
 		got, known := client.Place()
 		check.That(t, !known, "%s: got device %d, want none", name, got)
 	}
@@ -176,23 +176,23 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 
 func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	trust := newTrust(t, "login")
-	client := trust.client(requestWith(), "example.com", "alice", "", nil, noon)
+	client := trust.client(requestWith(), "example.com", "alice", "", noon)
 	for line, want := range map[string]bool{"sid=a": true, "sid=": false, "sid=a; Max-Age=0": false, "other=a": false} {
 		check.Equal(t, client.Earned(http.Header{"Set-Cookie": {line}}, noon), want, "%s", line)
 	}
-	named := trust.client(requestWith(), "example.com", "key of alice", "alice", strings.ToLower, noon)
+	named := trust.client(requestWith(), "example.com", "key of alice", "alice", noon)
 	for line, want := range map[string]bool{
 		"sid=alice%7C1": true, "sid=Alice|1|2": true, "sid=bob%7C1": false, "sid=%7C1": false, "sid=opaque": true, "sid=b%7C1; path=/\nsid=alice%7C1": true,
 		"sid=YWxpY2U%3D%7C0%7Cx": true, "sid=Ym9i%7C0%7Cx": false, // DokuWiki's
 	} {
 		check.Equal(t, named.Earned(http.Header{"Set-Cookie": strings.Split(line, "\n")}, noon), want, "%s: for alice", line)
 	}
-	again := trust.client(requestWith("a=b", "lang=en; sid=x"), "example.com", "key of alice", "alice", strings.ToLower, noon)
+	again := trust.client(requestWith("a=b", "lang=en; sid=x"), "example.com", "key of alice", "alice", noon)
 	for line, want := range map[string]bool{"sid=opaque": false, "sid=alice%7C1": true, "sid=bob%7C1": false} {
 		check.Equal(t, again.Earned(http.Header{"Set-Cookie": {line}}, noon), want, "%s, of a client that had the cookie: for alice", line)
 	}
 	trust.keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
-	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
+	trust.client(requestWith(), "example.com", "alice", "", noon).Issue(header, noon)
 	check.That(t, len(header) == 0, "got %v without a key, want nothing", header)
 }

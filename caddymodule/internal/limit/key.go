@@ -94,14 +94,19 @@ func (k *Key) HasAddress() bool {
 // IsAddress reports whether the key is the client's address and nothing else.
 func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
 
-// folding returns how names of accounts in the key are folded, or nil if it has none.
-func (k *Key) folding() foldFunc {
+// typed returns the name of the account in the key as the request has it, without blanks around it, or
+// "" if there is none.
+func (k *Key) typed(s *Subject) (name string) {
 	for i := range k.parts {
-		if folding := k.parts[i].fold; folding != nil {
-			return folding
+		switch p := &k.parts[i]; {
+		case p.fold == nil:
+		case p.field != "":
+			name, _ = s.Form(k.Form).Field(p.wanted)
+		default:
+			name, _, _ = s.Request.BasicAuth()
 		}
 	}
-	return nil
+	return strings.Trim(name, foldBlanks)
 }
 
 // private reports whether keys say which account a request is about. Rate-limit headers would
@@ -143,11 +148,10 @@ type Bucket struct {
 	Name    string // the parts, without the zone, or the name of a bucket that several keys share
 	Rule    perkey.Rule
 	Limit   leakybucket.Limit
-	Address bool   // the name holds the client's address
-	Lacking bool   // the request lacks a part of the key, and a policy stands in
-	Account string // the name of an account in the key, folded; empty if there is none
-	listed  bool   // an override names the key
-	own     bool   // the request gave it, and no policy stands in
+	Address bool // the name holds the client's address
+	Lacking bool // the request lacks a part of the key, and a policy stands in
+	listed  bool // an override names the key
+	own     bool // the request gave it, and no policy stands in
 }
 
 // missing says why a key lacks a part.
@@ -186,7 +190,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 	var nameRoom [128]byte
 	var partsRoom [2]perkey.Part
 	name, parts := nameRoom[:0], partsRoom[:0]
-	plain, account, text := k.Overrides.Empty(), "", ""
+	plain, text := k.Overrides.Empty(), ""
 	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
@@ -212,9 +216,6 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 			if state != keyComplete {
 				return Bucket{}, state
 			}
-			if p.fold != nil {
-				account = text
-			}
 			if p.digest {
 				digest = bucketkey.DigestOf(text)
 				name = digest.Append(name)
@@ -227,7 +228,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 		}
 	}
 	e := k.Overrides.Lookup(parts)
-	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), Account: account, own: true}
+	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), own: true}
 	if found.Name == "" {
 		found.Name = string(name)
 	}
@@ -426,7 +427,7 @@ func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
 	if host == "" {
 		return nil
 	}
-	return z.TrustDevices.client(s.Request, host, k.Name, k.Account, z.Key.folding(), time.Now())
+	return z.TrustDevices.client(s.Request, host, k.Name, z.Key.typed(s), time.Now())
 }
 
 // deviceKey returns the key of a client's device, or that of the account if no device is

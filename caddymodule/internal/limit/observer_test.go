@@ -2,6 +2,7 @@ package limit
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
@@ -180,7 +182,10 @@ func TestATunnelSaysNothingOfTheWorkThatOpenedIt(t *testing.T) {
 		{"200 to CONNECT, HTTP/1", "CONNECT", 1, says(200), false},
 		{"200 to GET, HTTP/2", "GET", 2, says(200), false},
 	} {
+		repl := caddy.NewReplacer()
+		repl.Set("http.reverse_proxy.status_code", http.StatusSwitchingProtocols)
 		r := httptest.NewRequest(test.method, "http://example.com/", nil)
+		r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
 		r.ProtoMajor = test.major
 		o := new(Observer)
 		_ = o.Serve(newSpy(), r, test.serve)

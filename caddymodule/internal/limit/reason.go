@@ -13,6 +13,7 @@ const (
 	MissingKey         // the key is missing, and the zone refuses such requests
 	UnlistedKey        // no override names the key, and the zone refuses such requests
 	QueueFull          // too many requests wait already, or the server is about to stop
+	Connect            // a CONNECT, whose body may hold any number of requests
 	EarlyData          // the client's address is not verified yet
 	NoStore            // the store does not answer, and the zone denies
 	Banned             // an administrator has banned the client's network
@@ -22,7 +23,7 @@ const (
 )
 
 func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "early_data", "store", "banned", "memory", "error"}[r]
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "connect", "early_data", "store", "banned", "memory", "error"}[r]
 }
 
 // Waits reports whether waiting helps a client that was refused for this reason.

@@ -31,6 +31,8 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 	switch {
 	case o.exiting, o.reason == NoStore:
 		f.Status = http.StatusServiceUnavailable
+	case o.reason == Connect:
+		f.Status = http.StatusNotImplemented
 	case o.reason == EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	}

@@ -108,22 +108,22 @@ func deviceCookieOf(zone string) string { return cookie.OwnPrefix + "device-" + 
 // A deviceClient is the client of one request to an account, as far as device cookies tell (OWASP:
 // Slow Down Online Guessing Attacks with Device Cookies).
 type deviceClient struct {
-	trust   *TrustDevices
-	account string   // whom the request names, folded by
-	fold    foldFunc // which is nil if nobody knows
-	secure  bool
-	known   bool
-	bound   signer.Bound // what the client's token is good for
-	entry   entry        // of the client's token if it is known
-	others  []string     // tokens for other accounts
-	had     bool         // the request carries a cookie of the kind that a login sets
+	trust  *TrustDevices
+	typed  string // whom the request names; "" if nobody knows
+	secure bool
+	known  bool
+	bound  signer.Bound // what the client's token is good for
+	entry  entry        // of the client's token if it is known
+	others []string     // tokens for other accounts
+	had    bool         // the request carries a cookie of the kind that a login sets
 }
 
-// client returns what the cookie of a request says about a key, which is that of the
-// account. The host is in lower case and without port.
-func (t *TrustDevices) client(r *http.Request, host, key, account string, fold foldFunc, now time.Time) *deviceClient {
-	c := &deviceClient{trust: t, account: account, fold: fold, secure: cookie.Secure(r)}
-	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.zone, Subject: key}
+// client returns what the cookie of a request says about a key, which is that of the account, and
+// the account's name as it was typed: of names that share a bucket, one earns nothing for another. The
+// host is in lower case and without port.
+func (t *TrustDevices) client(r *http.Request, host, key, typed string, now time.Time) *deviceClient {
+	c := &deviceClient{trust: t, typed: typed, secure: cookie.Secure(r)}
+	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.zone, Subject: key + "\x00" + typed}
 	for name := range cookie.SentBy(r.Header["Cookie"]) {
 		c.had = c.had || cookie.Upstreams(t.Cookie, name)
 	}
@@ -188,11 +188,11 @@ func (c *deviceClient) isFor(value string) bool {
 		value = plain
 	}
 	name, _, named := strings.Cut(value, "|")
-	if !named || c.fold == nil {
+	if !named || c.typed == "" {
 		return !c.had
 	}
 	plain, err := base64.StdEncoding.DecodeString(name)
-	return c.fold(name) == c.account || err == nil && c.fold(string(plain)) == c.account
+	return strings.EqualFold(name, c.typed) || err == nil && strings.EqualFold(string(plain), c.typed)
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign

@@ -161,6 +161,21 @@ func TestADeviceIsChargedInThePlaceOfItsAccount(t *testing.T) {
 	})
 }
 
+// Who may register a name that shares the owner's bucket earns no place among the owner's devices.
+func TestADeviceIsForTheNameThatWasTyped(t *testing.T) {
+	for fold, alike := range map[string]string{"": "OWNER", "fold wordpress": "ow.ner", "fold email": "Owner"} {
+		zone := strings.Replace(byAccount("3.5 1/h", ""), "key field log", "key field log "+fold, 1)
+		s := servertest.NewLoginSite(t, t.TempDir(), zone)
+		owner, another := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
+		owner.wants(http.StatusFound, "owner", "right")
+		another.wants(http.StatusFound, alike, "right")
+		check.Equal(t, another.guesses(20, "owner"), 3, "%s: guesses through, by the bucket of the account", alike)
+		another.wants(http.StatusFound, alike, "right")
+		owner.wants(http.StatusFound, " owner ", "right")
+		s.Stop()
+	}
+}
+
 func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device := newBrowser(s, "192.0.2.1:1")

@@ -4,6 +4,7 @@
 package response
 
 import (
+	"context"
 	"errors"
 	"iter"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
@@ -45,18 +47,20 @@ func Single(values []string) string {
 type Writer struct {
 	caddyhttp.ResponseWriterWrapper
 
-	Head     bool // the server sends no body
-	Frames   bool // HTTP/2 and 3
-	connect  bool
-	Status   int   // 0 before there are headers
-	Declared int64 // bytes of the body, -1 if the handler did not say
+	Head     bool            // the server sends no body
+	Frames   bool            // HTTP/2 and 3
+	connect  context.Context // of a CONNECT over them; else nil
+	Status   int             // 0 before there are headers
+	Declared int64           // bytes of the body, -1 if the handler did not say
 }
 
 // Watch begins to watch the answer to a request.
 func (w *Writer) Watch(to http.ResponseWriter, r *http.Request) {
 	w.ResponseWriter = to
-	w.Head, w.Frames, w.connect = r.Method == http.MethodHead, r.ProtoMajor >= 2, r.Method == http.MethodConnect
-	w.Declared = -1
+	w.Head, w.Frames, w.Declared = r.Method == http.MethodHead, r.ProtoMajor >= 2, -1
+	if w.Frames && r.Method == http.MethodConnect {
+		w.connect = r.Context()
+	}
 }
 
 // Final reports whether a status is that of the answer: not below 200, but for 101, and the
@@ -82,9 +86,19 @@ func (w *Writer) Bodiless() bool {
 }
 
 // Tunnels reports whether the answer makes the connection a tunnel. HTTP/2 and 3 say 200
-// where HTTP/1 says 101.
+// where HTTP/1 says 101, and so does an upstream that knows no WebSockets and answers with a page.
 func (w *Writer) Tunnels() bool {
-	return w.Status == http.StatusSwitchingProtocols || w.connect && w.Frames && w.Status < 300
+	return w.Status == http.StatusSwitchingProtocols || w.connect != nil && w.Status < 300 && Switched(w.connect)
+}
+
+// Switched reports whether an upstream has switched protocols, of a request with this context.
+func Switched(ctx context.Context) bool {
+	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if repl == nil {
+		return false
+	}
+	status, _ := repl.Get("http.reverse_proxy.status_code")
+	return status == http.StatusSwitchingProtocols
 }
 
 // Excess reports whether writing has failed because a handler wrote more than its answer

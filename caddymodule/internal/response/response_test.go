@@ -1,12 +1,16 @@
 package response
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -47,12 +51,20 @@ func TestWhatTheHeadersOfAnAnswerSay(t *testing.T) {
 		{"not modified", "GET", 1, 304, []string{"5"}, says{true, false, true, 0}},
 		{"early hints", "GET", 1, 103, []string{"5"}, says{false, false, false, -1}},
 		{"a WebSocket", "GET", 1, 101, nil, says{true, true, false, -1}},
-		{"a WebSocket over HTTP/2", "CONNECT", 2, 200, nil, says{true, true, false, -1}},
-		{"a CONNECT that failed", "CONNECT", 2, 403, nil, says{true, false, false, -1}},
+		{"a WebSocket over HTTP/2", "CONNECT 101", 2, 200, nil, says{true, true, false, -1}},
+		{"a page for one", "CONNECT 200", 2, 200, nil, says{true, false, false, -1}},
+		{"a CONNECT that failed", "CONNECT 403", 2, 403, nil, says{true, false, false, -1}},
+		{"a CONNECT that no upstream has seen", "CONNECT", 2, 200, nil, says{true, false, false, -1}},
 		{"an answer to a CONNECT over HTTP/1", "CONNECT", 1, 200, nil, says{true, false, false, -1}},
 	} {
 		var w Writer
-		to, r := httptest.NewRecorder(), httptest.NewRequest(test.method, "http://example.com/", nil)
+		method, upstream, _ := strings.Cut(test.method, " ")
+		to, r := httptest.NewRecorder(), httptest.NewRequest(method, "http://example.com/", nil)
+		repl := caddy.NewReplacer()
+		if status, err := strconv.Atoi(upstream); err == nil {
+			repl.Set("http.reverse_proxy.status_code", status)
+		}
+		r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
 		r.ProtoMajor = test.major
 		w.Watch(to, r)
 		if test.length != nil {

@@ -168,7 +168,7 @@ func randomZone(random *rand.Rand, name string) string {
 }
 
 func randomRequest(random *rand.Rand) *http.Request {
-	r := httptest.NewRequest([]string{"GET", "POST"}[random.IntN(2)], "http://example.com/"+[]string{"", "", "", "aborts"}[random.IntN(4)], strings.NewReader("[1,2,3]"))
+	r := httptest.NewRequest([]string{"GET", "GET", "POST", "POST", "CONNECT"}[random.IntN(5)], "http://example.com/"+[]string{"", "", "", "aborts"}[random.IntN(4)], strings.NewReader("[1,2,3]"))
 	r.Header.Set("Content-Type", "application/json")
 	r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", 1+random.IntN(3))
 	if random.IntN(3) > 0 {

@@ -87,6 +87,9 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 // that has written nothing answers with 200.
 func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	c.request = *r.WithContext(&c.context)
+	if r.Method == http.MethodConnect {
+		c.request.Body = conversation{r.Body, c}
+	}
 	defer func() {
 		c.context.end()
 		if c.returned && c.Status == 0 {
@@ -98,6 +101,20 @@ func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	err = next.ServeHTTP(c, &c.request)
 	c.returned = err == nil
 	return err
+}
+
+// A conversation is the body of a CONNECT. There is none before there is a tunnel: what wants to read a
+// body before it asks the upstream would wait for the client.
+type conversation struct {
+	io.ReadCloser
+	call *Call
+}
+
+func (b conversation) Read(p []byte) (int, error) {
+	if b.call.Status == 0 {
+		return 0, io.EOF
+	}
+	return b.ReadCloser.Read(p)
 }
 
 // done notes that the upstream is done.

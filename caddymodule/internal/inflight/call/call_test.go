@@ -4,16 +4,19 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -365,18 +368,25 @@ func TestATunnel(t *testing.T) {
 	}
 }
 
-// TestAnExtendedConnect is a WebSocket over HTTP/2, whose status is 200.
+// TestAnExtendedConnect is a WebSocket over HTTP/2, whose status is 200, or the page of an upstream that
+// knows none. What the client sends is for a tunnel: nothing waits for it before.
 func TestAnExtendedConnect(t *testing.T) {
-	for status, want := range map[int]bool{200: true, 403: false} {
-		r, o := get(t), new(over)
-		r.Method, r.ProtoMajor = http.MethodConnect, 2
-		err := Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
-			if w.WriteHeader(status); o.Load() != want {
-				t.Errorf("%d: got the slot given back: %v, want %v", status, o.Load(), want)
-			}
+	for _, test := range []struct {
+		upstream, status int
+		want             bool
+	}{{101, 200, true}, {200, 200, false}, {403, 403, false}} {
+		o, repl := new(over), caddy.NewReplacer()
+		r := httptest.NewRequest(http.MethodConnect, "/", strings.NewReader("hello")).WithContext(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
+		r.ProtoMajor = 2
+		err := Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			before := string(check.Must(io.ReadAll(r.Body))(t))
+			repl.Set("http.reverse_proxy.status_code", test.upstream)
+			w.WriteHeader(test.status)
+			after := string(check.Must(io.ReadAll(r.Body))(t))
+			check.That(t, o.Load() == test.want && before == "" && after == "hello", "%d: got the slot given back: %v, and the body %q before and %q after", test.upstream, o.Load(), before, after)
 			return nil
 		}), with(t, Options{Served: o.served}))
-		check.That(t, err == nil && o.Load(), "%d: got %v, want the slot given back at the end", status, err)
+		check.That(t, err == nil && o.Load(), "%d: got %v, want the slot given back at the end", test.upstream, err)
 	}
 }
 
