@@ -16,6 +16,8 @@ require (
 	golang.org/x/time v0.16.0
 )
 
+require github.com/hbollon/go-edlib v1.7.0 // indirect
+
 require (
 	cel.dev/cel-go v0.32.0 // indirect
 	cel.dev/expr v0.25.3 // indirect

@@ -57,11 +57,9 @@ func (c *client) showChanges(of *wire.Status) {
 	}
 }
 
-const noZones = "The config has no zones.\n"
-
 func (c *client) showZones(zones []wire.ZoneStatus) {
 	if len(zones) == 0 {
-		c.printf(noZones)
+		c.printf("The config has no zones.\n")
 		return
 	}
 	t := newTable("ZONE", "MODE", ">ADMITTED/S", ">DELAYED/S", ">REFUSED/S", ">SHADOW/S", ">BUCKETS", ">WAITING")
@@ -180,7 +178,7 @@ func (c *client) showStore(s *wire.StoreStatus) {
 
 func (c *client) showTop(s *wire.Top) {
 	if len(s.Zones) == 0 {
-		c.printf(noZones)
+		c.showZones(nil) // which says so
 	}
 	var quiet []string
 	for i := range s.Zones {

@@ -121,8 +121,8 @@ func (i *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	err := i.serve(w, r)
-	var refused caddy.APIError
-	if err == nil || !errors.As(err, &refused) {
+	refused, is := errors.AsType[caddy.APIError](err)
+	if !is {
 		return err
 	}
 	h.Set("Content-Type", "application/json")

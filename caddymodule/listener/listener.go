@@ -184,16 +184,11 @@ func (*DropPackets) WrapPacketConn(conn net.PacketConn) net.PacketConn {
 			return &dropUDPConn{UDPConn: udp, batch: ipv4.NewPacketConn(udp)}
 		}
 		outer, ok := inner.(interface{ Unwrap() net.PacketConn })
-		if !ok || !isCaddys(inner) {
+		if !ok || reflect.Indirect(reflect.ValueOf(inner)).Type().PkgPath() != reflect.TypeFor[caddy.Context]().PkgPath() { // it is not Caddy's own
 			return &dropPacketConn{conn}
 		}
 		inner = outer.Unwrap()
 	}
-}
-
-// isCaddys reports whether Caddy itself has the type of a connection.
-func isCaddys(conn net.PacketConn) bool {
-	return reflect.Indirect(reflect.ValueOf(conn)).Type().PkgPath() == reflect.TypeFor[caddy.Context]().PkgPath()
 }
 
 // dropsPacket reports whether a packet is to be dropped, and counts it then.

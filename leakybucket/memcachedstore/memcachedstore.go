@@ -166,16 +166,12 @@ func (s *Store) name(c *leakybucket.Charge) string {
 		sign = "~"
 	}
 	name := c.Zone + "/" + c.Key
-	if len(s.prefix)+len(sign)+len(name) > longestName || !legal(name) {
+	endsWord := func(r rune) bool { return r <= ' ' || r == 0x7f } // in Memcached's protocol
+	if len(s.prefix)+len(sign)+len(name) > longestName || strings.ContainsFunc(name, endsWord) {
 		sum := sha256.Sum256([]byte(name))
 		name = "@sha256=" + hex.EncodeToString(sum[:])
 	}
 	return s.prefix + sign + name
-}
-
-// legal reports whether a name has no byte that ends a word of Memcached's protocol.
-func legal(name string) bool {
-	return !slices.ContainsFunc([]byte(name), func(b byte) bool { return b <= ' ' || b == 0x7f })
 }
 
 func (s *Store) now() leakybucket.Instant {

@@ -39,13 +39,11 @@ func (s *Store) explain(err error) error {
 	if err == nil || errors.Is(err, errClosed) {
 		return err
 	}
-	var known *advised
-	if errors.As(err, &known) {
+	if known := (*advised)(nil); errors.As(err, &known) {
 		return known
 	}
 	doing := "asking"
-	var connecting *pgconn.ConnectError
-	if errors.As(err, &connecting) {
+	if connecting := (*pgconn.ConnectError)(nil); errors.As(err, &connecting) {
 		doing, err = "connecting to", connecting.Unwrap()
 	}
 	advice := ""

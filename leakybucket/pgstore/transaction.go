@@ -77,8 +77,7 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 // unconnected marks an attempt to connect that timed out as not executed. A
 // connection that was refused is not tried again.
 func unconnected(err error) error {
-	var connecting *pgconn.ConnectError
-	if errors.As(err, &connecting) && pgconn.Timeout(err) {
+	if errors.As(err, new(*pgconn.ConnectError)) && pgconn.Timeout(err) {
 		return errors.Join(errNotExecuted, err)
 	}
 	return err

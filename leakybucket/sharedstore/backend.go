@@ -103,7 +103,8 @@ const (
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
-	b := &Backend{name: name, remote: remote, local: local, blocks: newBlocks(local), connection: connection{first: make(chan struct{})}}
+	b := &Backend{name: name, remote: remote, local: local, connection: connection{first: make(chan struct{})}}
+	b.blocks = &blocks{local: local, reported: memstore.New(memstore.Options{MaxBuckets: mostBlocks, Clock: local.Now})}
 	b.notifier.news, b.notifier.reasons = make(chan func(Observer), mostNews), make(map[string]time.Time)
 	var end context.CancelFunc
 	b.ending, end = context.WithCancel(context.Background())

@@ -33,10 +33,6 @@ type blocks struct {
 	mu       sync.Mutex      // for changes of these
 }
 
-func newBlocks(local *memstore.Store) *blocks {
-	return &blocks{local: local, reported: memstore.New(memstore.Options{MaxBuckets: mostBlocks, Clock: local.Now})}
-}
-
 // find returns the block of a charge's bucket, as a probe of the bucket would: one of this
 // node's own, or one that was reported since an instant.
 func (b *blocks) find(c *leakybucket.Charge, since leakybucket.Instant) (d leakybucket.Decision) {

@@ -1,9 +1,11 @@
 package requests
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/quic-go/quic-go/http3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -188,4 +192,98 @@ func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
 	check.Equal(t, c.Decisions(t, "pages", "admitted"), 1, "requests charged, want 1: early data is not")
 	check.Equal(t, c.Metric(t, "caddy_throttle_requests_total", `zone="pages"`, `reason="early_data"`, `decision="refused"`), 1, "counted as early data")
 	check.Equal(t, system.NewQUICVisitor(t, sessions).Get(t, url).Status, 200, "the same after the handshake")
+}
+
+// TestConnect: a WebSocket over HTTP/3 opens with CONNECT, as does a page of an upstream that knows none,
+// which holds its slot until it is made. Any other CONNECT is refused: over HTTP/2 its body would reach an
+// upstream as it is, and be read as requests that nobody has charged.
+func TestConnect(t *testing.T) {
+	t.Parallel()
+	var reached atomic.Int64
+	finish := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reached.Add(1)
+		switch r.URL.Path {
+		case "/socket":
+			conn, stream, err := http.NewResponseController(w).Hijack()
+			if check.That(t, err == nil, "taking the connection over: %v", err); err == nil {
+				defer conn.Close()
+				fmt.Fprint(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+				_ = stream.Flush()
+				_, _ = io.Copy(conn, stream)
+			}
+		case "/page":
+			body, _ := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "a page, of %d bytes", len(body))
+			_ = http.NewResponseController(w).Flush()
+			<-finish
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	port := servertest.FreePort(t)
+	c := system.StartCaddy(t, system.Config{Protocols: "h1 h2 h3", Sites: fmt.Sprintf(`
+https://localhost:%d {
+	tls internal
+	respond /ready ok
+	throttle {
+		zone pages {
+			limit 1000 1/d
+		}
+	}
+	in_flight php 1
+	reverse_proxy %s
+}`, port, upstream.Listener.Addr())})
+	url := fmt.Sprintf("https://localhost:%d", port)
+	v := system.NewQUICVisitor(t, nil)
+	system.Eventually(t, "a certificate", func() bool {
+		_, err := v.Try(http.MethodGet, url+"/ready")
+		return err == nil
+	})
+	opens := func(path string) (*http.Response, io.WriteCloser) {
+		read, write := io.Pipe()
+		t.Cleanup(func() { write.Close() })
+		r := check.Must(http.NewRequestWithContext(t.Context(), http.MethodConnect, url+path, read))(t)
+		r.Proto = "websocket"
+		response := check.Must(v.Client.Transport.RoundTrip(r))(t)
+		t.Cleanup(func() { response.Body.Close() })
+		check.Equal(t, response.StatusCode, http.StatusOK, "%s: the status", path)
+		return response, write
+	}
+	socket, to := opens("/socket")
+	fmt.Fprint(to, "hello")
+	said := make([]byte, 5)
+	_, err := io.ReadFull(socket.Body, said)
+	check.That(t, err == nil && string(said) == "hello", "got %q through the WebSocket, and error %v", said, err)
+	check.Equal(t, v.Get(t, url+"/").Status, http.StatusOK, "a request beside the WebSocket, which holds no slot")
+
+	page, _ := opens("/page")
+	check.Equal(t, v.Get(t, url+"/").Status, http.StatusTooManyRequests, "a request beside a page that is being made")
+	close(finish)
+	text := string(check.Must(io.ReadAll(page.Body))(t))
+	check.Equal(t, text, "a page, of 0 bytes")
+
+	before, charged := reached.Load(), c.Decisions(t, "pages", "admitted")
+	conn := check.Must(tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), &tls.Config{InsecureSkipVerify: true, ServerName: "localhost", NextProtos: []string{"h2"}}))(t)
+	defer conn.Close()
+	_, _ = conn.Write([]byte(http2.ClientPreface))
+	frames := http2.NewFramer(conn, conn)
+	check.OK(t, frames.WriteSettings())
+	var header bytes.Buffer
+	fields := hpack.NewEncoder(&header)
+	for name, value := range map[string]string{":method": "CONNECT", ":authority": fmt.Sprintf("localhost:%d", port)} {
+		check.OK(t, fields.WriteField(hpack.HeaderField{Name: name, Value: value}))
+	}
+	check.OK(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header.Bytes(), EndHeaders: true}))
+	for range 10 {
+		check.OK(t, frames.WriteData(1, false, []byte("POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nguess")))
+	}
+	status := ""
+	for decoder := hpack.NewDecoder(4096, nil); status == ""; {
+		frame := check.Must(frames.ReadFrame())(t)
+		if answer, is := frame.(*http2.HeadersFrame); is {
+			status = check.Must(decoder.DecodeFull(answer.HeaderBlockFragment()))(t)[0].Value
+		}
+	}
+	check.Equal(t, status, "501", "a CONNECT")
+	check.That(t, reached.Load() == before && c.Decisions(t, "pages", "admitted") == charged, "got %d requests to the upstream, want none", reached.Load()-before)
 }

@@ -48,8 +48,7 @@ var Collectors = append([]prometheus.Collector{ofZones, ofStores, Waiting}, tele
 // RegisterMetrics registers the collectors, which a registry may have already.
 func RegisterMetrics(registry *prometheus.Registry) error {
 	for _, collector := range Collectors {
-		var already prometheus.AlreadyRegisteredError
-		if err := registry.Register(collector); err != nil && !errors.As(err, &already) {
+		if err := registry.Register(collector); err != nil && !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
 			return err
 		}
 	}

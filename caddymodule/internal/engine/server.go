@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -52,19 +53,26 @@ func (s *server) look() {
 		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
 		if !r.Terminal {
 			// Error routes within go on to the routes after this one.
-			s.open.ReadsVerdicts, s.open.ErrorRoutes = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone
+			s.open.ReadsVerdicts, s.open.ErrorRoutes, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone, s.open.ErrorsAsk || gone
 			s.read(&s.open, r)
 		}
 	}
 	s.read(&s.open, s.all.Errors, s.all.NamedRoutes)
 	if s.all.Errors != nil {
+		raw, err := json.Marshal(s.all.Errors)
+		s.open.ErrorsAsk = s.open.ErrorsAsk || err != nil || others.Match(static.ReplaceAll(raw, nil))
 		for _, r := range s.all.Errors.Routes {
-			s.open.ReadsVerdicts = s.open.ReadsVerdicts || r.HandlersRaw == nil && len(r.Handlers) > 0
+			gone := r.HandlersRaw == nil && len(r.Handlers) > 0
+			s.open.ReadsVerdicts, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorsAsk || gone
 		}
 	}
 	s.open.ErrorRoutes = s.open.ErrorRoutes || s.all.Errors != nil || len(s.all.NamedRoutes) > 0
 	s.all.ReadsVerdicts, s.all.ErrorRoutes = s.all.ReadsVerdicts || s.open.ReadsVerdicts, s.all.ErrorRoutes || s.open.ErrorRoutes
+	s.all.ErrorsAsk = s.all.ErrorsAsk || s.open.ErrorsAsk
 }
+
+// Handlers of routes in JSON: those that ask no upstream, and all others once those are gone.
+var static, others = regexp.MustCompile(`"handler":"(file_server|static_response|headers|rewrite|vars|encode|subroute)"`), regexp.MustCompile(`"handler":`)
 
 // read looks for placeholders of ours, for templates, which may name some, and for error routes.
 func (s *server) read(into *limit.Server, config ...any) {
@@ -73,7 +81,8 @@ func (s *server) read(into *limit.Server, config ...any) {
 	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
 		into.ReadsVerdicts = into.ReadsVerdicts || err != nil || strings.Contains(text, name)
 	}
-	into.ErrorRoutes = into.ErrorRoutes || err != nil || strings.Contains(text, `"errors"`)
+	within := err != nil || strings.Contains(text, `"errors"`)
+	into.ErrorRoutes, into.ErrorsAsk = into.ErrorRoutes || within, into.ErrorsAsk || within
 }
 
 // negates reports whether one of the matchers is `not`, which does not tell what it negates.

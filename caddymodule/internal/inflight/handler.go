@@ -249,7 +249,7 @@ func (v *visit) receive(w http.ResponseWriter) (err error) {
 
 // serve calls the next handler. The slot is given back when the upstream is done, whether or not
 // the client has the whole response. If the next handler returns an error, it is kept until the
-// error route has answered, which may ask the upstream, too.
+// error route has answered, if that may ask the upstream, too.
 func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error) {
 	v.hold()
 	if v.record.Client == nil {
@@ -257,8 +257,12 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 		defer func() { v.record.Client = nil }()
 	}
 	err = new(call.Call).Serve(w, v.r, next, v)
-	if err != nil {
+	switch {
+	case err == nil:
+	case v.server == nil || v.server.ErrorsAsk:
 		v.keep()
+	default: // the client may take its time to read the error page
+		v.giveUp()
 	}
 	return err
 }

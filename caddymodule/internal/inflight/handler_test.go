@@ -385,6 +385,45 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestErrorPages: who errs and takes its time to read the page holds no slot, unless an upstream may make it.
+func TestErrorPages(t *testing.T) {
+	for i, test := range []struct {
+		route string
+		want  int
+	}{
+		{"respond oops 404", 0},
+		{"rewrite * /err.html\nfile_server", 0},
+		{"handle {\nheader X y\nrespond oops 404\n}", 0},
+		{"route {\nsettle_upstream\n}", 1},
+		{"templates\nrespond oops 404", 1},
+	} {
+		name := fmt.Sprint("php", i)
+		s := servertest.NewFuncSite(t, "in_flight "+name+" 1\nsettle_upstream\n}\nhandle_errors {\n"+test.route)
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+				return caddyhttp.Error(http.StatusNotFound, errors.New("missing"))
+			}
+			w.WriteHeader(http.StatusNotFound)
+			return nil
+		}
+		w := &slow{ResponseRecorder: httptest.NewRecorder(), running: func() int { return s.App.Engine().InFlight[name].State.Gate.Load().Running }}
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://example.com/", nil))
+		check.That(t, w.Code == http.StatusNotFound && w.most == test.want, "%q: got %d, and %d slots while the page is sent, want %d", test.route, w.Code, w.most, test.want)
+	}
+}
+
+// A slow client looks how many slots are held when it is sent something.
+type slow struct {
+	*httptest.ResponseRecorder
+	running func() int
+	most    int
+}
+
+func (w *slow) WriteHeader(status int) {
+	w.most = max(w.most, w.running())
+	w.ResponseRecorder.WriteHeader(status)
+}
+
 // TestRefusalToErrorRoute: a request that the site's error routes refuse still has its body there.
 func TestRefusalToErrorRoute(t *testing.T) {
 	onSite(t, "in_flight php 1 {\nrefusal error\n}"+errorRoute, 0, func(t *testing.T, s *servertest.FuncSite) {

@@ -34,6 +34,7 @@ type Server struct {
 	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
 
 	ErrorRoutes bool // a request may come in one
+	ErrorsAsk   bool // and be sent to an upstream there
 }
 
 // Nests reports whether a request may pass several handlers of throttle and in_flight, or one

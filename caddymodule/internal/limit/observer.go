@@ -41,13 +41,12 @@ type Observer struct {
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
-	outer  *Observer       // that of the nearest handler around this one, with Nests
-	ctx    context.Context // of the request, to see when the client leaves
-	bytes  int64           // of the body
-	before http.Header     // what outer handlers have set, and
-	own    http.Header     // what the response has from within; with OwnHeader only
-	err    error           // of the next handler
-	values []string        // of Headers; "" if absent or given twice
+	outer  *Observer                         // that of the nearest handler around this one, with Nests
+	ctx    context.Context                   // of the request, to see when the client leaves
+	bytes  int64                             // of the body
+	fields struct{ before, own http.Header } // what outer handlers have set, and what the response has from within; with OwnHeader
+	err    error                             // of the next handler
+	values []string                          // of Headers; "" if absent or given twice
 	ending
 	times
 	due [1]leakybucket.Settlement // room for what settling corrects
@@ -86,7 +85,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		defer caddyhttp.SetVar(o.ctx, observerVar, o.outer)
 	}
 	if o.OwnHeader {
-		o.before = w.Header().Clone()
+		o.fields.before = w.Header().Clone()
 	}
 	if o.Timed {
 		o.began = time.Now().Add(-record.WaitedIn(o.ctx))
@@ -119,7 +118,7 @@ func (o *Observer) served() time.Duration {
 
 // Own returns the fields of the response's header that come from within, once they are about to
 // be sent. It needs OwnHeader.
-func (o *Observer) Own() http.Header { return o.own }
+func (o *Observer) Own() http.Header { return o.fields.own }
 
 // Took says how long the response took, instead of what was measured.
 func (o *Observer) Took(d time.Duration) { o.headers, o.elapsed = d, d }
@@ -163,7 +162,7 @@ func (o *Observer) WriteHeader(status int) {
 
 func (o *Observer) beforeHeaders(status int) {
 	if o.OwnHeader {
-		o.own = ownFields(o.Header(), o.before)
+		o.fields.own = ownFields(o.Header(), o.fields.before)
 	}
 	if o.BeforeHeaders != nil && !o.tunnel {
 		o.BeforeHeaders(status, o.Header())

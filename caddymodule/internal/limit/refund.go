@@ -93,7 +93,7 @@ func (r Refunds) Match(status int, header http.Header, now time.Time) bool {
 // an error route answers.
 func (r Refunds) Actual(o *Observer, reserved float64, now time.Time) float64 {
 	complete := o.returned && o.err == nil || o.ended()
-	if complete && !o.Left() && !o.tunnel && r.Match(o.FinalStatus(), o.own, now) {
+	if complete && !o.Left() && !o.tunnel && r.Match(o.FinalStatus(), o.fields.own, now) {
 		return reserved * keptShare
 	}
 	return reserved

@@ -84,11 +84,8 @@ func (o *Outcome) TimeToFit() time.Duration {
 
 // stronger reports whether o, rather than other, decides about the request. The
 // stronger decision wins, then the refusal with the longest wait, then the fuller
-// bucket. Any outcome is stronger than nil.
+// bucket.
 func (o *Outcome) stronger(other *Outcome) bool {
-	if o == nil || other == nil {
-		return o != nil
-	}
 	if a, b := o.decision, other.decision; a != b {
 		return a > b
 	}

@@ -68,7 +68,7 @@ func (v *Verdict) Overflows() bool { return v.overflows }
 // Decisive returns the strongest outcome, or nil if there is none.
 func (v *Verdict) Decisive() (strongest *Outcome) {
 	for o := range v.all {
-		if o.stronger(strongest) {
+		if strongest == nil || o.stronger(strongest) {
 			strongest = o
 		}
 	}
@@ -153,11 +153,8 @@ func (all *Verdicts) outcomes(yield func(*Outcome) bool) {
 
 // Decisive returns the strongest outcome of the request, or nil if there is none.
 func (all *Verdicts) Decisive() (strongest *Outcome) {
-	if all == nil {
-		return nil
-	}
-	for _, v := range all.all {
-		if o := v.Decisive(); o.stronger(strongest) {
+	for o := range all.outcomes {
+		if strongest == nil || o.stronger(strongest) {
 			strongest = o
 		}
 	}

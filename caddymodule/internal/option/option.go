@@ -18,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/dustin/go-humanize"
+	"github.com/hbollon/go-edlib"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -165,35 +166,11 @@ func Nearest(word string, known []string) string {
 		return known[i]
 	}
 	for _, candidate := range known {
-		if n := edits(strings.ToLower(word), candidate); n < least {
+		if n := edlib.OSADamerauLevenshteinDistance(strings.ToLower(word), candidate); n < least {
 			best, least = candidate, n
 		}
 	}
 	return best
-}
-
-// edits returns the optimal string alignment distance of two words: how many letters
-// must be inserted, deleted, replaced or swapped with a neighbour.
-func edits(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		for j := range rows[i] {
-			if i == 0 || j == 0 {
-				rows[i][j] = i + j
-				continue
-			}
-			replaced := rows[i-1][j-1]
-			if a[i-1] != b[j-1] {
-				replaced++
-			}
-			rows[i][j] = min(replaced, rows[i-1][j]+1, rows[i][j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
 }
 
 // Fields are the words of a block, each with a pointer to the field that it sets, or with a

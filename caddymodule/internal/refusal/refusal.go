@@ -95,10 +95,10 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	case r.Close || f.Close:
 		closeInStages(w)
 	}
-	header := &fields{w.Header(), make([]string, 0, 6)}
+	header := w.Header()
 	in := f.announce(header, r)
 	if f.Close && r.ProtoMajor < 3 {
-		header.set("Connection", "close")
+		header["Connection"] = []string{"close"}
 	}
 	if f.AsError {
 		// By value: Caddy looks for no other form of it.
@@ -107,36 +107,24 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	if in == inGRPC {
 		f.endCall(w, r)
 	} else {
-		f.writeBody(w, r, header, in)
+		f.writeBody(w, r, in)
 	}
 	return nil
 }
 
-// fields are those of an answer's header. The values of all lie in one piece of memory.
-type fields struct {
-	http.Header
-	values []string
-}
-
-func (h *fields) set(name, value string) {
-	h.values = append(h.values, value)
-	n := len(h.values)
-	h.Header[name] = h.values[n-1 : n : n]
-}
-
 // announce sets the headers that all refusals have, and returns the form of the answer.
-func (f *Refusal) announce(header *fields, r *http.Request) (in form) {
-	response.DropTargeted(header.Header)
+func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
+	response.DropTargeted(header)
 	if in = formFor(r.Header["Accept"]); f.Status != http.StatusTooEarly && isCall(r) {
 		in = inGRPC
 	}
 	if f.Waits {
-		header.set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
+		header["Retry-After"] = []string{strconv.FormatInt(WholeSeconds(f.RetryAfter), 10)}
 	}
-	header.set("Cache-Control", "no-store")
+	header["Cache-Control"] = []string{"no-store"}
 	if f.Busy != nil {
-		header.set("Cache-Control", "no-store, private")
-		header.set("Cdn-Cache-Control", "no-store")
+		header["Cache-Control"] = []string{"no-store, private"}
+		header["Cdn-Cache-Control"] = []string{"no-store"}
 		f.Busy.announce(header, in, r.Method, f.RetryAfter)
 	}
 	return in
@@ -144,14 +132,14 @@ func (f *Refusal) announce(header *fields, r *http.Request) (in form) {
 
 // announce adds the headers that a busy upstream's refusal has beyond those of any
 // other.
-func (b *Busy) announce(header *fields, in form, method string, after time.Duration) {
+func (b *Busy) announce(header http.Header, in form, method string, after time.Duration) {
 	header.Add("Vary", "Cookie")
 	if in == inHTML && method == http.MethodGet && b.Reload {
-		header.set("Refresh", strconv.FormatInt(WholeSeconds(after), 10))
+		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
 	}
 	switch {
 	case in == inHTML && b.Pass != nil:
-		b.Pass(header.Header)
+		b.Pass(header)
 	case in != inHTML && b.NoPass != nil:
 		b.NoPass()
 	}
@@ -162,11 +150,11 @@ func (b *Busy) announce(header *fields, in form, method string, after time.Durat
 const counted = 2048
 
 // writeBody writes an answer in a form that has a body.
-func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, header *fields, in form) {
-	text := pages.Get().(*[]byte)
+func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
+	header, text := w.Header(), pages.Get().(*[]byte)
 	*text = f.appendBody((*text)[:0], r, header, in)
-	if len(*text) > counted || r.ProtoMajor != 1 || header.Header["Content-Length"] != nil {
-		header.set("Content-Length", strconv.Itoa(len(*text)))
+	if len(*text) > counted || r.ProtoMajor != 1 || header["Content-Length"] != nil {
+		header["Content-Length"] = []string{strconv.Itoa(len(*text))}
 	}
 	w.WriteHeader(f.Status)
 	_, _ = w.Write(*text) // a client that is gone is no error of ours
@@ -177,24 +165,24 @@ func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, header *fiel
 
 // appendBody writes the body, and sets the headers that tell what it is. No cache may
 // keep the answer, so none needs a Vary to choose among answers.
-func (f *Refusal) appendBody(text []byte, r *http.Request, header *fields, in form) []byte {
+func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, in form) []byte {
 	if in == inJSON {
-		header.set("Content-Type", "application/problem+json")
+		header["Content-Type"] = []string{"application/problem+json"}
 		return f.appendProblem(text, &languages[preferred(r.Header["Accept-Language"])])
 	}
 	page := f.Page
 	if page == nil {
 		page = standard()
 	}
-	header.set("Content-Type", "text/html; charset=utf-8")
+	header["Content-Type"] = []string{"text/html; charset=utf-8"}
 	if page.policy == "" {
 		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		return page.appendTo(text, values)
 	}
 	l := preferred(r.Header["Accept-Language"])
-	header.set("Content-Language", languages[l].Tag)
+	header["Content-Language"] = []string{languages[l].Tag}
 	if in == inHTML {
-		header.set("Content-Security-Policy", page.policy)
+		header["Content-Security-Policy"] = []string{page.policy}
 	}
 	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f)
 }
