@@ -228,7 +228,7 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 		got := strings.Contains(notes, left)
 		check.That(t, got == (c.hidden != ""), "%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
 		r := ranJSON[tune.Report](t, "replay", "--config", config, c.log)
-		said := "zone members: its matchers or costs look at the header " + c.hidden + ", which the log does not show: what depends on it is not known."
+		said := "zone members: its matchers or costs look at the header " + c.hidden + ", which the log does not show: requests are judged without its value."
 		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
 			t.Errorf("%s: replay noted %q, want %q: %v", c.about, notes, said, c.hidden != "")
 		}

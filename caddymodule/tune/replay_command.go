@@ -240,7 +240,7 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 			continue
 		case unseen != "":
 			rp.unknown[name] = unseen
-			notes = append(notes, fmt.Sprintf("zone %s: %s: what depends on it is not known.", name, unseen))
+			notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged without its value.", name, unseen))
 		}
 		for _, doubt := range []struct {
 			is   bool
@@ -258,7 +258,7 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 		}
 	}
 	if names := hidden(facts, rp.raw); len(names) > 0 && len(notes) == 0 {
-		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: what depends on it is not known.", strings.Join(names, ", ")))
+		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged without its value.", strings.Join(names, ", ")))
 	}
 	if len(without) == len(rp.app.Zones) || without[rp.shown] {
 		return nil, nil, command.UsageErrorf("%s", strings.Join(notes, " "))

@@ -130,7 +130,7 @@ func (s *Store) ReadSnapshot(saved []byte, limits func(*leakybucket.Charge, leak
 		return found, err
 	}
 	wall := s.wall()
-	earlier := max(wall, written) - s.now() // a writer whose clock was ahead had all instants so
+	earlier := max(wall, written) - s.now() // if the writer's clock was ahead, so are all its instants
 	found.Written = time.UnixMicro(int64(written))
 	return found, readRecords(records, func(c *leakybucket.Charge, state leakybucket.State) {
 		state.At -= earlier

@@ -265,6 +265,7 @@ https://localhost:%d {
 	before, charged := reached.Load(), c.Decisions(t, "pages", "admitted")
 	conn := check.Must(tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), &tls.Config{InsecureSkipVerify: true, ServerName: "localhost", NextProtos: []string{"h2"}}))(t)
 	defer conn.Close()
+	check.OK(t, conn.SetDeadline(time.Now().Add(system.StartTime)))
 	_, _ = conn.Write([]byte(http2.ClientPreface))
 	frames := http2.NewFramer(conn, conn)
 	check.OK(t, frames.WriteSettings())

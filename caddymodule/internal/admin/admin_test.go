@@ -159,19 +159,23 @@ func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
 	})
 }
 
-// TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
-// pasted back. What is no key of the zone, such as another network, has no limit of its own.
-// A ban holds as far as a zone enforces it.
+// A ban holds as far as a zone enforces it by its config. A switch at run time leaves it.
 func TestWhySaysWhetherABanRefuses(t *testing.T) {
-	for options, want := range map[string]bool{"limit 5 1/h": true, "limit 5 1/h\nshadow": false} {
-		s := servertest.RunZone(t, "pages", options, "respond ok")
+	const enforced, shadow = "zone pages {\nlimit 5 1/h\n}\n", "zone tried {\nlimit 5 1/h\nshadow\n}\n"
+	for zones, want := range map[string]bool{enforced: true, shadow: false, enforced + shadow: true, enforced + "#\n": true} {
+		s := servertest.Run(t, "http:// {\nthrottle {\n"+zones+"}\nrespond ok\n}")
 		s.Changes("/throttle/ban", `{"network": "203.0.113.7"}`)
+		if strings.HasSuffix(zones, "#\n") {
+			s.Changes("/throttle/shadow", `{"zone": "pages"}`)
+		}
 		why, status := s.Why("203.0.113.7"), s.From(servertest.Someone).Get("/").Code
-		check.That(t, why.Refused == want && (status == http.StatusTooManyRequests) == want, "%q: got why %v and status %d", options, why.Refused, status)
+		check.That(t, why.Refused == want && (status == http.StatusTooManyRequests) == want, "%q: got why %v and status %d", zones, why.Refused, status)
 		s.Stop()
 	}
 }
 
+// TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
+// pasted back. What is no key of the zone, such as another network, has no limit of its own.
 func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle /nets {

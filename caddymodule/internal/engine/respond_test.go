@@ -229,7 +229,7 @@ func TestSharedCache(t *testing.T) {
 	}
 }
 
-// The body of a CONNECT may be more requests, to an upstream that takes it for one of its own.
+// The body of a CONNECT may be more requests, to an upstream that answers the CONNECT as a request.
 func TestCONNECTIsRefused(t *testing.T) {
 	const zone = "limit 100 1/d\nexempt {\nheader X-Free *\n}\n"
 	for name, test := range map[string]struct {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"regexp"
 	"strings"
@@ -53,14 +54,14 @@ func (s *server) look() {
 		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
 		if !r.Terminal {
 			// Error routes within go on to the routes after this one.
-			s.open.ReadsVerdicts, s.open.ErrorRoutes, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone, s.open.ErrorsAsk || gone
+			s.open.ReadsVerdicts, s.open.ErrorRoutes = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone
 			s.read(&s.open, r)
 		}
 	}
 	s.read(&s.open, s.all.Errors, s.all.NamedRoutes)
 	if s.all.Errors != nil {
 		raw, err := json.Marshal(s.all.Errors)
-		s.open.ErrorsAsk = s.open.ErrorsAsk || err != nil || others.Match(static.ReplaceAll(raw, nil))
+		s.open.ErrorsAsk = s.open.ErrorsAsk || err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))
 		for _, r := range s.all.Errors.Routes {
 			gone := r.HandlersRaw == nil && len(r.Handlers) > 0
 			s.open.ReadsVerdicts, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorsAsk || gone
@@ -71,8 +72,8 @@ func (s *server) look() {
 	s.all.ErrorsAsk = s.all.ErrorsAsk || s.open.ErrorsAsk
 }
 
-// Handlers of routes in JSON: those that ask no upstream, and all others once those are gone.
-var static, others = regexp.MustCompile(`"handler":"(file_server|static_response|headers|rewrite|vars|encode|subroute)"`), regexp.MustCompile(`"handler":`)
+// noUpstream matches the names of handlers, in JSON, that ask no upstream.
+var noUpstream = regexp.MustCompile(`"handler":"(file_server|static_response|headers|rewrite|vars|encode|subroute)"`)
 
 // read looks for placeholders of ours, for templates, which may name some, and for error routes.
 func (s *server) read(into *limit.Server, config ...any) {

@@ -180,7 +180,7 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 
 // enforce serves a request once it has a slot, or refuses it.
 func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
-	if v.subject.Judged.Method == http.MethodConnect {
+	if v.subject.Judged.Method == http.MethodConnect && v.longest >= 0 {
 		return v.refuse(w, connect)
 	}
 	if v.subject.Early() && (v.Shares() || v.rule.Key != nil) {
@@ -263,6 +263,10 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 		v.keep()
 	default: // the client may take its time to read the error page
 		v.giveUp()
+		v.publish()
+		received := v.body
+		v.body = nil
+		context.AfterFunc(v.record.ClientOf(v.r), func() { _ = received.Close() })
 	}
 	return err
 }

@@ -73,8 +73,8 @@ func onSite(t *testing.T, options string, takes time.Duration, test func(t *test
 	})
 }
 
-// A definition that cannot be is an error of the load, whatever is found wrong last.
-func TestDefinitionsThatCannotBe(t *testing.T) {
+// An invalid definition is an error of the load, wherever the mistake is.
+func TestInvalidDefinitions(t *testing.T) {
 	for definition, want := range map[string]string{
 		`{"name":"a","slots":1,"buffer":"2GiB"}`:                            "buffer",
 		`{"name":"a","slots":1,"exempt":[{"path_regexp":{"pattern":"("}}]}`: "path_regexp",
@@ -385,13 +385,25 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorPages: who errs and takes its time to read the page holds no slot, unless an upstream may make it.
+// A CONNECT whose body cannot be received is refused.
+func TestCONNECT(t *testing.T) {
+	for options, want := range map[string]int{"": http.StatusNotImplemented, "{\nshadow\n}": http.StatusOK, "{\nbuffer off\n}": http.StatusOK, "{\nshare\n}": http.StatusNotImplemented} {
+		s := servertest.NewFuncSite(t, "in_flight php 1 "+options+"\nsettle_upstream")
+		s.Serve = servertest.Says(http.StatusOK)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodConnect, "http://example.com/", strings.NewReader("body")))
+		check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%q: got %d with %v, want %d", options, w.Code, w.Header(), want)
+	}
+}
+
+// TestErrorPages: a client that takes its time to read one holds no slot, unless an upstream may make it.
+// The page has what those before have had: placeholders and the body.
 func TestErrorPages(t *testing.T) {
 	for i, test := range []struct {
 		route string
 		want  int
 	}{
-		{"respond oops 404", 0},
+		{"respond \"{http.in_flight.decision} {http.request.body}\" 404", 0},
 		{"rewrite * /err.html\nfile_server", 0},
 		{"handle {\nheader X y\nrespond oops 404\n}", 0},
 		{"route {\nsettle_upstream\n}", 1},
@@ -407,8 +419,11 @@ func TestErrorPages(t *testing.T) {
 			return nil
 		}
 		w := &slow{ResponseRecorder: httptest.NewRecorder(), running: func() int { return s.App.Engine().InFlight[name].State.Gate.Load().Running }}
-		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://example.com/", nil))
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("hello")))
 		check.That(t, w.Code == http.StatusNotFound && w.most == test.want, "%q: got %d, and %d slots while the page is sent, want %d", test.route, w.Code, w.most, test.want)
+		if i == 0 {
+			check.Equal(t, w.Body.String(), "admitted hello", "the page")
+		}
 	}
 }
 

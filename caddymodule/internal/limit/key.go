@@ -174,7 +174,7 @@ func (k *Key) own(s *Subject) (found Bucket, state missing) {
 		text := k.parts[0].read(s)
 		name := bucketkey.AppendPart(make([]byte, 0, 64), text)
 		if found.Name = text; k.Sources[0].Source != "header" || string(name) != text {
-			found.Name = string(name) // since what is cut out of an address would keep all of that in memory
+			found.Name = string(name) // a piece of the first line or of a cookie would keep all of that in memory
 		}
 	}
 	if found.Name == "" {

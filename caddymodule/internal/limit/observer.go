@@ -22,8 +22,7 @@ import (
 type Observer struct {
 	response.Writer
 
-	// Nests says that other handlers may observe the same request. Those around this one are told the
-	// cost headers that it removes.
+	// Nests says that other handlers may observe the same request.
 	Nests bool
 
 	// Headers are those in which upstreams say what requests cost. Clients never see them, nor
@@ -41,7 +40,7 @@ type Observer struct {
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
-	outer  *Observer                         // that of the nearest handler around this one, with Nests
+	outer  *Observer                         // that of the nearest handler around this one, with Nests, which is told the cost headers that this one removes
 	ctx    context.Context                   // of the request, to see when the client leaves
 	bytes  int64                             // of the body
 	fields struct{ before, own http.Header } // what outer handlers have set, and what the response has from within; with OwnHeader

@@ -21,8 +21,8 @@ import (
 // TrustDevices gives each browser from which somebody has logged in to an account a
 // bucket of its own, so that an attack on the account does not lock out its owner. A
 // browser is known by a signed cookie, `__Host-throttle-device-<zone>`, which it gets
-// over HTTPS only. It is good for this zone, host and account alone, and does not say
-// which account that is. The devices of an account share ten buckets, each with the zone's
+// over HTTPS only. It is good for this zone, host and account alone, as the account's name was
+// typed, and does not say which that is. The devices of an account share ten buckets, each with the zone's
 // limit, so that whoever earns devices without end has no more than those. Shadow zones
 // trust devices, too, so that they are known when the zone is enforced.
 //

@@ -161,7 +161,7 @@ func TestADeviceIsChargedInThePlaceOfItsAccount(t *testing.T) {
 	})
 }
 
-// Who may register a name that shares the owner's bucket earns no place among the owner's devices.
+// A client that may register a name that shares the owner's bucket earns no place among the owner's devices.
 func TestADeviceIsForTheNameThatWasTyped(t *testing.T) {
 	for fold, alike := range map[string]string{"": "OWNER", "fold wordpress": "ow.ner", "fold email": "Owner"} {
 		zone := strings.Replace(byAccount("3.5 1/h", ""), "key field log", "key field log "+fold, 1)

@@ -65,7 +65,8 @@ func (v *Verdict) Refused() bool { return v.refused }
 // Overflows reports whether a zone refuses the request, or would without shadow.
 func (v *Verdict) Overflows() bool { return v.overflows }
 
-// Decisive returns the strongest outcome, or nil if there is none.
+// Decisive returns the strongest outcome, or nil if there is none. An iterator as the argument of a
+// function would be allocated.
 func (v *Verdict) Decisive() (strongest *Outcome) {
 	for o := range v.all {
 		if strongest == nil || o.stronger(strongest) {

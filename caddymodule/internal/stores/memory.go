@@ -151,7 +151,7 @@ const unsaved = math.MaxUint64
 func (m *Memory) keep(config *MemoryUse) {
 	last := m.last
 	m.last = config
-	if last == nil || last.Every != config.Every { // else reloads would put the next save off
+	if last == nil || last.Snapshot == "" || last.Every != config.Every { // else reloads would put the next save off
 		m.timer.Reset(config.Every)
 	}
 	if last != nil && last.Snapshot == config.Snapshot && m.file != nil {

@@ -156,6 +156,26 @@ func TestReloadsDoNotPutOffTheSnapshot(t *testing.T) {
 	})
 }
 
+func TestASnapshotThatAReloadTurnsOnIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, m := filepath.Join(t.TempDir(), "buckets"), newMemory(1000)
+		go m.run()
+		limits := func(*leakybucket.Charge, leakybucket.State) bool { return false }
+		off := &MemoryUse{Memory: m, MaxBuckets: 1000, Every: 30 * time.Second, Logger: zap.NewNop()}
+		off.Start(limits)
+		time.Sleep(time.Minute)
+		on := &MemoryUse{Memory: m, MaxBuckets: 1000, Snapshot: file, Every: 30 * time.Second, Logger: zap.NewNop()}
+		on.Start(limits)
+		off.Stop()
+		pour(t, m, "a")
+		time.Sleep(10 * time.Minute)
+		s, _ := m.Snapshot(time.Now())
+		check.That(t, s.Age <= time.Minute, "got a snapshot of %v ago, want it written every 30 s", s.Age)
+		check.OK(t, m.Destruct())
+		synctest.Wait()
+	})
+}
+
 // A save whose turn comes when the last config has left writes no file that is another memory's by then.
 func TestNothingIsSavedAfterTheLastConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")

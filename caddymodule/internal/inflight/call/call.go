@@ -88,7 +88,7 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	c.request = *r.WithContext(&c.context)
 	if r.Method == http.MethodConnect {
-		c.request.Body = conversation{r.Body, c}
+		c.request.Body = tunnelBody{r.Body, c}
 	}
 	defer func() {
 		c.context.end()
@@ -103,14 +103,14 @@ func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	return err
 }
 
-// A conversation is the body of a CONNECT. There is none before there is a tunnel: what wants to read a
+// A tunnelBody is the body of a CONNECT. There is none before there is a tunnel: what wants to read a
 // body before it asks the upstream would wait for the client.
-type conversation struct {
+type tunnelBody struct {
 	io.ReadCloser
 	call *Call
 }
 
-func (b conversation) Read(p []byte) (int, error) {
+func (b tunnelBody) Read(p []byte) (int, error) {
 	if b.call.Status == 0 {
 		return 0, io.EOF
 	}
