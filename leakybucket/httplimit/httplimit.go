@@ -86,10 +86,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	result, err := m.take(r, key)
-	if err != nil {
-		if r.Context().Err() != nil {
-			return // nobody waits for an answer
-		}
+	if err != nil && r.Context().Err() == nil { // else the client has left, or its time is over
 		m.log(err, result.Fits)
 	}
 	if m.o.Policy != "" && !result.Undecided {

@@ -198,3 +198,22 @@ func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
 		check.Need(t, ask("", "/search").Code, 200, "without a key, want it passed")
 	}
 }
+
+// slow is a store that answers nobody in time.
+type slow struct{ leakybucket.Store }
+
+func (slow) Take(ctx context.Context, _ []leakybucket.Charge, _ []leakybucket.Decision) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestADeadlineOfTheServersOwn: if the context ends because some middleware gives each request
+// so long, its client is still there, and must not take an empty answer for the page.
+func TestADeadlineOfTheServersOwn(t *testing.T) {
+	limited := httplimit.Middleware(limiter(t, slow{}, 3, 1), httplimit.Options{Log: slog.New(slog.DiscardHandler)})(served)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	w := httptest.NewRecorder()
+	limited.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+	check.That(t, w.Code == 503, "got status %d %q", w.Code, w.Body)
+}
