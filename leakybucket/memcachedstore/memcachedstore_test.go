@@ -1,9 +1,12 @@
 package memcachedstore
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -111,4 +114,23 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 		s, err := Open(test.servers, Options{Prefix: test.prefix})
 		check.That(t, err != nil && s == nil, "%+v: got %v, %v, want nil and an error", test, s, err)
 	}
+}
+
+// TestAnItemThatNobodyAskedFor is skipped: it must not end the process.
+func TestAnItemThatNobodyAskedFor(t *testing.T) {
+	l := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = bufio.NewReader(conn).ReadString('\n')
+		_, _ = io.WriteString(conn, "VALUE other 0 1 1\r\nx\r\nEND\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	s := check.Must(Open(l.Addr().String(), Options{}))(t)
+	defer s.Close()
+	_ = s.Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Probe: true}}, make([]leakybucket.Decision, 1))
 }

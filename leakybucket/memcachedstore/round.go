@@ -118,10 +118,10 @@ func (s *Store) read(calls []*call) (map[string]*bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading from memcached: %w", err)
 	}
-	for name, item := range items {
-		b := buckets[name]
-		b.item = item
-		b.state, b.err = parse(item)
+	for name, b := range buckets { // a server may answer what nobody has asked for
+		if b.item = items[name]; b.item != nil {
+			b.state, b.err = parse(b.item)
+		}
 	}
 	return buckets, nil
 }
