@@ -73,20 +73,19 @@ func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// each does something for each of the arguments. A failure is said, and the others follow.
+// each does something for each of the arguments. After a failure the others follow.
 func (c *client) each(args []string, do func(arg string) error) error {
 	if len(args) == 1 {
 		return do(args[0])
 	}
-	failed := 0
+	var failed []error
 	for _, arg := range args {
 		if err := do(arg); err != nil {
-			failed++
-			c.printf("failed: %s: %s\n", sanitize(arg), printableLine(err.Error()))
+			failed = append(failed, fmt.Errorf("%s: %s", sanitize(arg), printableLine(err.Error())))
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d failed", failed, len(args))
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d failed\n%w", len(failed), len(args), errors.Join(failed...))
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ Give the key as the access log shows it, an address, or a plain API key.`,
 		use: "unlimit ZONE [KEY]", short: "Ends a changed limit", least: 1, most: 2,
 		long: "Ends what limit has changed: the limit of a zone, or that of one key.",
 		run: func(c *client, args []string) error {
-			return c.end("unlimit", wire.Change{Zone: args[0], Key: strings.Join(args[1:], "")})
+			return c.end("unlimit", wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:], ""))})
 		},
 	},
 	{

@@ -314,3 +314,15 @@ func TestNothingThatIsEmptyIsTaken(t *testing.T) {
 		check.That(t, err != nil && strings.Contains(out, "is empty"), "%q: got error %v, %q, want it said what is empty", args, err, out)
 	}
 }
+
+// TestUnlimitTakesKeysAsShown, as limit does, which has set them so.
+func TestUnlimitTakesKeysAsShown(t *testing.T) {
+	_, sent, _ := resultOf(t, "unlimit", map[string]any{"ended": false}, "login", `SHOP\\alice`)
+	check.That(t, strings.Contains(sent, `"SHOP\\alice"`), "sent %s", sent)
+}
+
+// TestSeveralWithJSON: what failed, and why, is said with --json, too.
+func TestSeveralWithJSON(t *testing.T) {
+	out, _, err := resultOf(t, "unban", map[string]any{"ended": false}, "192.0.2.1", "192.0.2.2", "--json")
+	check.That(t, err != nil && strings.Contains(out, "192.0.2.1") && strings.Contains(out, "no such change"), "got %v and\n%s", err, out)
+}
