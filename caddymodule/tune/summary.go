@@ -214,7 +214,7 @@ func (t tally) zones(by func(zone string) *clients.Table) []*Decided {
 					z.RefusedPeople++
 				}
 			} else if k.fullest > 0 {
-				z.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++
+				z.Fullest[min(int(min(k.fullest, 1)*float64(len(steps))), len(steps)-1)]++
 			}
 		}
 		z.RefusedKeys = len(z.Worst)

@@ -98,3 +98,9 @@ func TestASummarySaysHowManyRefusalsItCannotSee(t *testing.T) {
 	check.That(t, login == 0 && pages == 1234 && r.Log.Unlogged == 1234, "got %d, %d and %d, want 0, 1234 and 1234", login, pages, r.Log.Unlogged)
 	check.That(t, strings.Count(text, "refused and not in the log, as refusal log says: 1,234") == 1, "got\n%s\nwant a line with 1,234", text)
 }
+
+// TestSummaryOfALevelBeyondAllCapacities is one of the fullest, and no crash.
+func TestSummaryOfALevelBeyondAllCapacities(t *testing.T) {
+	r, _ := summaryOf(t, summaryLine(0, "/", `{"zone":"pages","decision":"admitted","key":"k","cost":1,"level":1e12,"capacity":1e-9}`))
+	check.That(t, r.Zones[0].Fullest[3] == 1, "got %v", r.Zones[0].Fullest)
+}
