@@ -13,8 +13,9 @@ import (
 // exceeds them ends the connection.
 const (
 	// largestMessage is how much memory a message may take: its bytes, and partSize for
-	// each part of an array, for which rueidis makes room when the array begins.
-	largestMessage = 16 << 20
+	// each part of an array, for which rueidis makes room when the array begins. A registry
+	// that has as much as it may takes 41 MiB.
+	largestMessage = 64 << 20
 	partSize       = 64
 
 	deepest = 8

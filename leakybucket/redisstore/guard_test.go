@@ -41,7 +41,7 @@ func TestFramesThatAreWrongAreErrors(t *testing.T) {
 	for _, text := range []string{
 		"\r\n", "x\r\n", "+OK\n", "$5\n", "$-5\r\n", "$-2\r\n", "$+5\r\n", "$\r\n", "$-\r\n", "*-2\r\n", "%-1\r\n", "~-1\r\n", "$5x\r\n", "$1\r2\r\n",
 		"$99999999999\r\n", "*99999999\r\n", "*?\r\n", "$?\r\n", ";4\r\n", "|1\r\n", "*1\r\n>1\r\n", "_x\r\n", "#\r\n", "#tt\r\n",
-		strings.Repeat("*1\r\n", deepest+1), "+" + strings.Repeat("x", largestMessage), "$16777216\r\n", "*262145\r\n", "%131073\r\n",
+		strings.Repeat("*1\r\n", deepest+1), "+" + strings.Repeat("x", largestMessage), "$33554432\r\n", "*1048577\r\n", "%524289\r\n",
 	} {
 		var f frames
 		err := f.feed([]byte(text))
@@ -69,8 +69,8 @@ func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
 		"texts":        {begin: "*60000\r\n", text: "$1000000\r\n" + strings.Repeat("x", 1_000_000) + "\r\n"},
 		"long texts":   {begin: "*60000\r\n", text: "$15000000\r\n" + strings.Repeat("x", 15_000_000) + "\r\n"},
 		"arrays":       {begin: "*60000\r\n", text: "*1000\r\n" + strings.Repeat(":1\r\n", 1000)},
-		"short arrays": {begin: "*200000\r\n", text: "*1\r\n*1\r\n:1\r\n"},
-		"numbers":      {begin: "*262000\r\n", text: ":1\r\n"},
+		"short arrays": {begin: "*1000000\r\n", text: "*1\r\n*1\r\n:1\r\n"},
+		"numbers":      {begin: "*1048000\r\n", text: ":1\r\n"},
 		"a line":       {begin: "+", text: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {

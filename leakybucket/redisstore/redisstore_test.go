@@ -249,6 +249,22 @@ func TestRegistryFlood(t *testing.T) {
 	}
 }
 
+// TestAFullRegistryIsRead: it may have as many texts as long as these.
+func TestAFullRegistryIsRead(t *testing.T) {
+	_, s := start(t, Options{})
+	end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
+	for from := 0; from < store.MostTexts; from += 500 {
+		var some []store.Text
+		for i := range 500 {
+			some = append(some, store.Text{Name: fmt.Sprint("name", from+i), Number: 1, End: end, Text: strings.Repeat("x", store.LongestText-20)})
+		}
+		_, _, err := s.PutTexts(t.Context(), some)
+		check.NoError(t, err)
+	}
+	all, err := s.Texts(t.Context(), -1)
+	check.That(t, err == nil && len(all.Texts) == store.MostTexts, "got %d texts, error %v", len(all.Texts), err)
+}
+
 // TestRegistryOfAnotherType names the key, so that its owner can delete it.
 func TestRegistryOfAnotherType(t *testing.T) {
 	server, s := start(t, Options{Prefix: "shop:"})
