@@ -269,9 +269,9 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	if status < 100 || status > 599 {
 		status = http.StatusOK
 	}
-	waited := time.Duration(0)
+	waited := max(0, req.Waited)
 	if gjson.Get(req.Throttle, "decision").Str == limit.Delayed.String() { // in shadow nobody waits
-		waited = time.Duration(gjson.Get(req.Throttle, "delay").Num * float64(time.Second))
+		waited += time.Duration(gjson.Get(req.Throttle, "delay").Num * float64(time.Second))
 	}
 	rp.took = max(0, req.Duration-waited) // in zones of the throttle that handled it, as far as its line says
 	w.WriteHeader(status)

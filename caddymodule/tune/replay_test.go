@@ -208,3 +208,15 @@ func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
 		}
 	}
 }
+
+// TestReplayTakesOffTheQueue: what a request has waited in in_flight is no time of the upstream's,
+// as for the running Caddy.
+func TestReplayTakesOffTheQueue(t *testing.T) {
+	const line = `{"ts":%d,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.1","client_ip":"203.0.113.1",` +
+		`"proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":9.25,"size":9,"status":200,"in_flight":{"decision":"delayed","waited":8.5}}` + "\n"
+	file := writeFile(t, "access.log", fmt.Sprintf(line+line, 1772364600, 1772364630))
+	each := filepath.Join(t.TempDir(), "requests.json")
+	ran(t, "replay", "--requests", each, "--limit", "10 1/d", "--settle", "seconds", file)
+	raw := check.Must(os.ReadFile(each))(t)
+	check.That(t, strings.Contains(string(raw), `"level":1.749`), "got %s, want three quarters of a second and the next request", raw)
+}

@@ -65,8 +65,10 @@ type Decided struct {
 	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
 	Throttle string
 
-	// InFlight is what an in_flight has decided about the request, such as refused, or empty.
+	// InFlight is what an in_flight has decided about the request, such as refused, or empty, and
+	// Waited for how long it let the request wait.
 	InFlight string
+	Waited   time.Duration
 
 	// Unlogged is how many refusals before this line `refusal log` kept out of the log.
 	Unlogged int64

@@ -73,7 +73,9 @@ var (
 		"bytes_read":                         func(l *namedLine, v gjson.Result) { l.Received = count(v) },
 		"user_id remote_user ClientUsername": func(l *namedLine, v gjson.Result) { l.User = dashless(v.Str) },
 		"throttle":                           func(l *namedLine, v gjson.Result) { l.Throttle = v.Raw },
-		"in_flight":                          func(l *namedLine, v gjson.Result) { l.InFlight = v.Get("decision").Str },
+		"in_flight": func(l *namedLine, v gjson.Result) {
+			l.InFlight, l.Waited = v.Get("decision").Str, durationOf(v.Get("waited").Raw, time.Second)
+		},
 		"request": func(l *namedLine, v gjson.Result) {
 			if v.IsObject() {
 				l.caddy, l.inside, l.Host, l.URI = true, true, "", ""
