@@ -109,3 +109,15 @@ func TestAListOfAddressesThatEndsWithACommaIsRead(t *testing.T) {
 		}
 	}
 }
+
+// TestUnits: none but those that are named. What is no unit alone must not be one behind a 1.
+func TestUnits(t *testing.T) {
+	for _, unit := range []string{"0s", "5ms", ".5s", "h", "m2s", ""} {
+		_, err := Open(nil, Options{TimeField: "took:" + unit})
+		check.That(t, err != nil, "%q: got no error", unit)
+	}
+	for _, unit := range []string{"s", "ms", "us", "ns"} {
+		_, err := Open(nil, Options{TimeField: "took:" + unit})
+		check.NoError(t, err)
+	}
+}

@@ -54,6 +54,9 @@ const (
 	fewestProxied = 20
 )
 
+// units are those of the time field.
+var units = map[string]time.Duration{"s": time.Second, "ms": time.Millisecond, "us": time.Microsecond, "ns": time.Nanosecond}
+
 // A Reader reads the requests of logs, and returns them in the order of their arrival. Logs may be
 // given in any order, and may overlap.
 type Reader struct {
@@ -73,7 +76,7 @@ func Open(names []string, options Options) (_ *Reader, err error) {
 	field, unit, given := strings.Cut(options.TimeField, ":")
 	p.timeField = field
 	if given {
-		if p.unit, err = time.ParseDuration("1" + unit); err != nil || p.unit <= 0 {
+		if p.unit = units[unit]; p.unit == 0 {
 			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
 		}
 	}
