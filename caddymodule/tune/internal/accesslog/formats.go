@@ -260,10 +260,12 @@ var strangers = []struct {
 func (l *namedLine) readPeer(text string) {
 	text = strings.TrimPrefix(strings.TrimRight(text, " "), `"`) // LiteSpeed quotes the whole line
 	first, rest := word(text)
+	list := []string{first}
 	for strings.HasSuffix(first, ",") && rest != "" {
-		next, after := word(rest)
-		first, rest = first+next, after
+		first, rest = word(rest)
+		list = append(list, first)
 	}
+	first = strings.Join(list, "")
 	if second, after := word(rest); after != "" && second != "-" && addressIn(second).IsValid() && !addressIn(first).IsValid() {
 		l.Host, first, rest = dashless(first), second, after
 	}
