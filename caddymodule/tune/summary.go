@@ -190,8 +190,7 @@ func (t tally) add(d *accesslog.Outcome, req *accesslog.Request) {
 	z.Requests++
 	z.Decisions[d.Decision]++
 	z.Unlogged += max(0, d.Unlogged)
-	delay, _ := d.Delay.(float64)
-	z.LongestDelay = max(z.LongestDelay, delay)
+	z.LongestDelay = max(z.LongestDelay, d.Delay)
 	if strings.HasSuffix(d.Decision, "refused") { // or would have been
 		z.Reasons[d.Reason]++
 		z.routes.Add(strings.Clone(req.Route()), 1)

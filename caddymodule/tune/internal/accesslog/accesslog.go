@@ -132,7 +132,7 @@ type Outcome struct {
 	Cost     float64 `json:"cost"`
 	Level    float64 `json:"level"`
 	Capacity float64 `json:"capacity"`
-	Delay    any     `json:"delay"`              // in seconds; a text in other formats of durations
+	Delay    float64 `json:"delay"`              // in seconds
 	Unlogged int64   `json:"unlogged,omitempty"` // as that of the request
 }
 
