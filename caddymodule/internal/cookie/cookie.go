@@ -3,6 +3,7 @@
 package cookie
 
 import (
+	"cmp"
 	"iter"
 	"net/http"
 	"net/url"
@@ -23,7 +24,7 @@ const OwnPrefix = "__Host-throttle-"
 func Own(name, value string, lasts time.Duration) string {
 	c := http.Cookie{
 		Name: name, Value: value, Path: "/",
-		MaxAge: int(lasts.Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		MaxAge: cmp.Or(int(lasts.Seconds()), -1), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	}
 	return c.String()
 }

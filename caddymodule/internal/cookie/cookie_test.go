@@ -2,6 +2,7 @@ package cookie
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,4 +94,13 @@ func FuzzSets(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b string) {
 		check.That(t, !Sets("sid", []string{a, b, "sid=; Max-Age=0"}, now), "got a success from %q and %q, and a deletion after them", a, b)
 	})
+}
+
+// TestOwnThatDoesNotLast: less than a second is no lifetime, and without one a browser would keep
+// the cookie for as long as it is open.
+func TestOwnThatDoesNotLast(t *testing.T) {
+	for _, lasts := range []time.Duration{-time.Hour, -time.Millisecond, 0, time.Second - 1} {
+		got := Own("a", "", lasts)
+		check.That(t, strings.Contains(got, "Max-Age=0"), "%v: got %s", lasts, got)
+	}
 }
