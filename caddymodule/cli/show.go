@@ -150,11 +150,11 @@ func refundText(z *wire.ZoneStatus) string {
 }
 
 // unlessZero returns a number, or nothing.
-func unlessZero(n uint64) string {
+func unlessZero[Number uint64 | float64](n Number) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprint(n)
+	return digits(float64(n))
 }
 
 func (c *client) showStore(s *wire.StoreStatus) {
@@ -289,12 +289,8 @@ func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
 	t := newTable("CODE", "AT", "ZONE", "KEY", "REASON", ">COST", ">LEVEL", ">OF", ">WAIT", ">BLOCKED FOR")
 	for i := range refusals {
 		p := &refusals[i]
-		cost, level, capacity := "", "", ""
-		if p.Capacity > 0 {
-			cost, level, capacity = digits(p.Cost), digits(p.Level), digits(p.Capacity)
-		}
 		t.row(p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
-			cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+			unlessZero(p.Cost), unlessZero(p.Level), unlessZero(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
 	}
 	t.print(c)
 	c.printf("\nNow:\n")

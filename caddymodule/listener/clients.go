@@ -41,8 +41,8 @@ func newClients() *clients {
 // client alone, or who is a proxy.
 func (l *clients) Refused(r caddymodule.Refused) (closes bool) {
 	now, peer := time.Now(), r.Client.Addr()
-	if !public(peer) {
-		return false
+	if !peer.IsGlobalUnicast() || peer.IsPrivate() || peer.Is4In6() || shared.Contains(peer) {
+		return false // such addresses are those of proxies, containers and probes
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,12 +121,6 @@ func network(addr netip.Addr) netip.Addr { return bucketkey.ClientPrefix(addr, 3
 // shared are the addresses between customers and the NAT of their provider. They are
 // never seen on the Internet, but are used inside of networks like private ones.
 var shared = netip.MustParsePrefix("100.64.0.0/10")
-
-// public reports whether an address may be that of one client somewhere on the Internet.
-// Loopback and private addresses are those of proxies, containers and probes.
-func public(addr netip.Addr) bool {
-	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !addr.Is4In6() && !shared.Contains(addr)
-}
 
 // opensConnection reports whether a UDP packet begins a QUIC connection, or is early data
 // of one (RFC 9000, section 17.2; RFC 9369, section 3.2). Packets of connections that

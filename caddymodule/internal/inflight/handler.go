@@ -302,8 +302,8 @@ func (v *visit) release() {
 }
 
 func (v *visit) free(served bool) {
-	if held := v.slot.Release(served); held > 0 {
-		v.counts.held(v.slot.Rank, held)
+	if held := v.slot.Release(served); held > 0 && v.Shares() {
+		v.counts.seconds[v.slot.Rank].Add(held.Seconds())
 	}
 	_ = v.body.Close()
 }

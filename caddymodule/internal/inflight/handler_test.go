@@ -385,14 +385,21 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A CONNECT whose body cannot be received is refused.
+// A CONNECT whose body cannot be received is refused, whatever matches.
 func TestCONNECT(t *testing.T) {
-	for options, want := range map[string]int{"": http.StatusNotImplemented, "{\nshadow\n}": http.StatusOK, "{\nbuffer off\n}": http.StatusOK, "{\nshare\n}": http.StatusNotImplemented} {
-		s := servertest.NewFuncSite(t, "in_flight php 1 "+options+"\nsettle_upstream")
+	for directive, want := range map[string]int{
+		"in_flight php 1":             http.StatusNotImplemented,
+		"in_flight php 1 {\nshare\n}": http.StatusNotImplemented,
+		"@post method POST\nin_flight @post php 1 {\nexempt path /x\n}":        http.StatusNotImplemented,
+		"@post method POST\nthrottle @post {\nzone posts {\nlimit 9 1/s\n}\n}": http.StatusNotImplemented,
+		"in_flight php 1 {\nshadow\n}":                                         http.StatusOK,
+		"in_flight php 1 {\nbuffer off\n}":                                     http.StatusOK,
+	} {
+		s := servertest.NewFuncSite(t, directive+"\nsettle_upstream")
 		s.Serve = servertest.Says(http.StatusOK)
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodConnect, "http://example.com/", strings.NewReader("body")))
-		check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%q: got %d with %v, want %d", options, w.Code, w.Header(), want)
+		check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%q: got %d with %v, want %d", directive, w.Code, w.Header(), want)
 	}
 }
 

@@ -309,13 +309,6 @@ func (c *counts) decided(v *visit) {
 	}
 }
 
-// held counts for how long a request has held its slot.
-func (c *counts) held(rank fairqueue.Rank, held time.Duration) {
-	if counter := c.seconds[rank]; counter != nil {
-		counter.Add(held.Seconds())
-	}
-}
-
 // failed counts a request for which a matcher has failed, and warns.
 func (c *counts) failed(err error, enforced bool) {
 	d, warning := limit.ShadowRefused, "a matcher fails, so requests would if in_flight were enforced"

@@ -98,11 +98,9 @@ func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP
 // "" if there is none.
 func (k *Key) typed(s *Subject) (name string) {
 	for i := range k.parts {
-		switch p := &k.parts[i]; {
-		case p.fold == nil:
-		case p.field != "":
+		if p := &k.parts[i]; p.fold != nil && p.field != "" {
 			name, _ = s.Form(k.Form).Field(p.wanted)
-		default:
+		} else if p.fold != nil {
 			name, _, _ = s.Request.BasicAuth()
 		}
 	}

@@ -315,13 +315,21 @@ func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(
 // the request.
 func (s *Subject) both(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
 
-// MatchesEither reports whether one of the sets holds for either address of the request.
+// MatchesEither reports whether one of the sets holds for either address of the request. Each holds for
+// a CONNECT, whose body may be any other request.
 func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
+	if s.Judged.Method == http.MethodConnect {
+		return true, nil
+	}
 	return s.either(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
-// MatchesBoth reports whether one of the sets holds for both addresses of the request.
+// MatchesBoth reports whether one of the sets holds for both addresses of the request. None holds for a
+// CONNECT.
 func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
+	if s.Judged.Method == http.MethodConnect {
+		return false, nil
+	}
 	for _, set := range sets {
 		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {

@@ -176,6 +176,46 @@ func TestADeviceIsForTheNameThatWasTyped(t *testing.T) {
 	}
 }
 
+func TestADeviceIsForTheUserOfBasicThatWasTyped(t *testing.T) {
+	s := servertest.NewFuncSite(t, `throttle {
+		zone account {
+			key basic_user missing share
+			limit 3.5 1/h
+			refund cookie sid
+			trust_devices sid
+		}
+	}
+	settle_upstream`)
+	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+		if _, password, _ := r.BasicAuth(); password == "right" {
+			w.Header().Set("Set-Cookie", "sid=1")
+		}
+		return nil
+	}
+	visit := func(user, password, device string) (status int, earned string) {
+		r := httptest.NewRequest("GET", "https://example.com/", nil)
+		r.SetBasicAuth(user, password)
+		r.Header.Set("Cookie", device)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		for _, cookie := range w.Result().Cookies() {
+			if cookie.Name == deviceCookie {
+				earned = cookie.Name + "=" + cookie.Value
+			}
+		}
+		return w.Code, earned
+	}
+	_, device := visit("OWNER", "right", "")
+	check.Need(t, device != "", true, "a device cookie")
+	for range 4 {
+		_, _ = visit("owner", "wrong", "")
+	}
+	status, _ := visit("owner", "wrong", device)
+	check.Equal(t, status, http.StatusTooManyRequests, "a guess with a device of another name")
+	status, _ = visit("OWNER", "wrong", device)
+	check.Equal(t, status, http.StatusOK, "one with a device of this name")
+}
+
 func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device := newBrowser(s, "192.0.2.1:1")
