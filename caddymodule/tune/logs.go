@@ -23,7 +23,7 @@ const aboutLogs = `
 
 Logs may be those of Caddy, nginx, Apache, Rails and others. A combined line may end
 with a request time: seconds with a point, as nginx's $request_time, or microseconds, as
-Apache's %D. --fields reads any other line.`
+Apache's %D. --fields reads any other line.` + aboutFiles
 
 const aboutFiles = `
 
@@ -41,7 +41,6 @@ func (f *logFlags) reads(cmd *cobra.Command, find func(*accesslog.Reader) (findi
 	cmd.Flags().StringVar(&f.Client, "client", "", "The field of the client's address, named as in --time-field; remote_addr is the first of combined lines")
 	cmd.Flags().StringVar(&f.Fields, "fields", "", "The fields of each line, as the text of Apache's LogFormat or nginx's log_format")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
-	cmd.Long += aboutFiles
 	cmd.RunE = func(cmd *cobra.Command, logs []string) error { return f.run(cmd, logs, find) }
 	return cmd
 }

@@ -83,7 +83,7 @@ func summaryCommand() *cobra.Command {
 		Long: `
 Shows what every zone decided, by the field throttle of Caddy's access logs: how many
 requests it admitted and refused, or would have refused in shadow, which keys and
-routes that concerns, and how near all other keys came.`,
+routes that concerns, and how near all other keys came.` + aboutFiles,
 		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
 	}, func(in *accesslog.Reader) (finding, error) { return summarize(in) })
 }

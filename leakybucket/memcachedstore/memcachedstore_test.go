@@ -132,5 +132,7 @@ func TestAnItemThatNobodyAskedFor(t *testing.T) {
 	}()
 	s := check.Must(Open(l.Addr().String(), Options{}))(t)
 	defer s.Close()
-	_ = s.Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Probe: true}}, make([]leakybucket.Decision, 1))
+	decisions := make([]leakybucket.Decision, 1)
+	err := s.Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Probe: true}}, decisions)
+	check.That(t, err == nil && decisions[0].Fits && decisions[0].Level == 0, "got %+v and error %v, want an empty bucket", decisions[0], err)
 }

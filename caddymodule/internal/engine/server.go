@@ -54,7 +54,7 @@ func (s *server) look() {
 		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
 		if !r.Terminal {
 			// Error routes within go on to the routes after this one.
-			s.open.ReadsVerdicts, s.open.ErrorRoutes = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone
+			s.open.ReadsVerdicts, s.open.ErrorRoutes, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone, s.open.ErrorsAsk || gone
 			s.read(&s.open, r)
 		}
 	}

@@ -180,7 +180,7 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 
 // enforce serves a request once it has a slot, or refuses it.
 func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
-	if v.subject.Judged.Method == http.MethodConnect && v.longest >= 0 {
+	if v.subject.Judged.Method == http.MethodConnect {
 		return v.refuse(w, connect)
 	}
 	if v.subject.Early() && (v.Shares() || v.rule.Key != nil) {
@@ -257,13 +257,15 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 		defer func() { v.record.Client = nil }()
 	}
 	err = new(call.Call).Serve(w, v.r, next, v)
+	if err != nil && caddyhttp.GetVar(v.r.Context(), verdictVar) == nil {
+		v.publish() // else a handler within has refused it, or let it wait
+	}
 	switch {
 	case err == nil:
 	case v.server == nil || v.server.ErrorsAsk:
 		v.keep()
 	default: // the client may take its time to read the error page
 		v.giveUp()
-		v.publish()
 		received := v.body
 		v.body = nil
 		context.AfterFunc(v.record.ClientOf(v.r), func() { _ = received.Close() })
@@ -319,7 +321,6 @@ func (v *visit) keep() {
 	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })
 	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
 	v.record.Share(v.subject.Vars)
-	v.publish()
 }
 
 // left ends a request whose client has left.

@@ -1,6 +1,7 @@
 package inflight_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -390,10 +392,10 @@ func TestCONNECT(t *testing.T) {
 	for directive, want := range map[string]int{
 		"in_flight php 1":             http.StatusNotImplemented,
 		"in_flight php 1 {\nshare\n}": http.StatusNotImplemented,
-		"@post method POST\nin_flight @post php 1 {\nexempt path /x\n}":        http.StatusNotImplemented,
-		"@post method POST\nthrottle @post {\nzone posts {\nlimit 9 1/s\n}\n}": http.StatusNotImplemented,
-		"in_flight php 1 {\nshadow\n}":                                         http.StatusOK,
-		"in_flight php 1 {\nbuffer off\n}":                                     http.StatusOK,
+		"@post method POST\nin_flight @post php 1 {\nexempt path /x\n}":                       http.StatusNotImplemented,
+		"@post method POST\nthrottle @post {\nzone posts {\nlimit 9 1/s\nrefusal error\n}\n}": http.StatusNotImplemented,
+		"in_flight php 1 {\nshadow\n}":                                                        http.StatusOK,
+		"in_flight php 1 {\nbuffer off\nrefusal error\n}":                                     http.StatusNotImplemented,
 	} {
 		s := servertest.NewFuncSite(t, directive+"\nsettle_upstream")
 		s.Serve = servertest.Says(http.StatusOK)
@@ -406,32 +408,51 @@ func TestCONNECT(t *testing.T) {
 // TestErrorPages: a client that takes its time to read one holds no slot, unless an upstream may make it.
 // The page has what those before have had: placeholders and the body.
 func TestErrorPages(t *testing.T) {
-	for i, test := range []struct {
-		route string
-		want  int
-	}{
-		{"respond \"{http.in_flight.decision} {http.request.body}\" 404", 0},
-		{"rewrite * /err.html\nfile_server", 0},
-		{"handle {\nheader X y\nrespond oops 404\n}", 0},
-		{"route {\nsettle_upstream\n}", 1},
-		{"templates\nrespond oops 404", 1},
-	} {
-		name := fmt.Sprint("php", i)
-		s := servertest.NewFuncSite(t, "in_flight "+name+" 1\nsettle_upstream\n}\nhandle_errors {\n"+test.route)
-		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
-			if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
-				return caddyhttp.Error(http.StatusNotFound, errors.New("missing"))
+	servertest.InBubble(t, func(t *testing.T) {
+		for i, test := range []struct {
+			route string
+			want  int
+		}{
+			{"respond \"{http.in_flight.decision} {http.request.body}\" 404", 0},
+			{"rewrite * /err.html\nfile_server", 0},
+			{"handle {\nheader X y\nrespond oops 404\n}", 0},
+			{"route {\nsettle_upstream\n}", 1},
+			{"templates\nrespond oops 404", 1},
+		} {
+			name := fmt.Sprint("php", i)
+			s := servertest.NewFuncSite(t, "in_flight "+name+" 1\nsettle_upstream\n}\nhandle_errors {\n"+test.route)
+			s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+				if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+					return caddyhttp.Error(http.StatusNotFound, errors.New("missing"))
+				}
+				w.WriteHeader(http.StatusNotFound)
+				return nil
 			}
-			w.WriteHeader(http.StatusNotFound)
-			return nil
+			w := &slow{ResponseRecorder: httptest.NewRecorder(), running: func() int { return s.App.Engine().InFlight[name].State.Gate.Load().Running }}
+			ctx, leave := context.WithCancel(t.Context())
+			s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("hello")).WithContext(ctx))
+			check.That(t, w.Code == http.StatusNotFound && w.most == test.want, "%q: got %d, and %d slots while the page is sent, want %d", test.route, w.Code, w.most, test.want)
+			if i == 0 {
+				check.Equal(t, w.Body.String(), "admitted hello", "the page")
+			}
+			leave()
+			synctest.Wait()
+			memory, file := s.App.Engine().Control.Bodies.Held()
+			check.That(t, memory == 0 && file == 0, "%q: got %d and %d bytes of the body left behind", test.route, memory, file)
 		}
-		w := &slow{ResponseRecorder: httptest.NewRecorder(), running: func() int { return s.App.Engine().InFlight[name].State.Gate.Load().Running }}
-		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("hello")))
-		check.That(t, w.Code == http.StatusNotFound && w.most == test.want, "%q: got %d, and %d slots while the page is sent, want %d", test.route, w.Code, w.most, test.want)
-		if i == 0 {
-			check.Equal(t, w.Body.String(), "admitted hello", "the page")
-		}
+	})
+}
+
+// Of several in_flight, an error page is told of the one that has refused.
+func TestErrorPageOfAnInnerRefusal(t *testing.T) {
+	s := servertest.NewFuncSite(t, "in_flight outer 5\nin_flight inner 1 {\nrefusal error\n}\nsettle_upstream\n}\nhandle_errors {\nrespond \"{http.in_flight.name} {http.in_flight.decision}\"")
+	w := httptest.NewRecorder()
+	s.Serve = func(http.ResponseWriter, *http.Request) error {
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://example.com/", nil)) // while the slot is taken
+		return nil
 	}
+	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://example.com/", nil))
+	check.Equal(t, w.Body.String(), "inner refused", "the page")
 }
 
 // A slow client looks how many slots are held when it is sent something.

@@ -32,7 +32,7 @@ const (
 	inFlight         // no slot is free, and the request may not wait
 	queueFull        // no place to wait is, or the process is about to end
 	timeout          // its turn would come too late, or has not come in time, or its body has not
-	connect          // it is a CONNECT, whose body cannot be received
+	connect          // it is a CONNECT, whose body may be more requests
 	earlyData        // its client's address is not verified yet
 	memory           // there is no room for its body
 	tooLarge         // its body is longer than is received
@@ -59,7 +59,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	}
 	switch {
 	case why == connect:
-		f.Status = http.StatusNotImplemented
+		f.Status, f.AsError = http.StatusNotImplemented, false // an error route may hand it on, with its body
 	case why == earlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	case why == tooLarge:
@@ -183,7 +183,8 @@ const (
 	verdictVar = "throttle.in_flight"
 )
 
-// publish shows the verdict to pages and error routes. Of several, they see the last one.
+// publish shows the verdict to pages and error routes. Of several, they see the one that has refused, or
+// else the first to be published.
 func (v *visit) publish() {
 	ctx := v.r.Context()
 	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && caddyhttp.GetVar(ctx, verdictVar) == nil {

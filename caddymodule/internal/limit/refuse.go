@@ -32,7 +32,7 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 	case o.exiting, o.reason == NoStore:
 		f.Status = http.StatusServiceUnavailable
 	case o.reason == Connect:
-		f.Status = http.StatusNotImplemented
+		f.Status, f.AsError = http.StatusNotImplemented, false // an error route may hand it on, with its body
 	case o.reason == EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	}

@@ -66,7 +66,7 @@ type Decided struct {
 	Throttle string
 
 	// InFlight is what an in_flight has decided about the request, such as refused, or empty, and
-	// Waited for how long it let the request wait.
+	// Waited for how long it let the request wait in its queue.
 	InFlight string
 	Waited   time.Duration
 
