@@ -244,7 +244,7 @@ https://localhost:%d {
 		t.Cleanup(func() { write.Close() })
 		r := check.Must(http.NewRequestWithContext(t.Context(), http.MethodConnect, url+path, read))(t)
 		r.Proto = "websocket"
-		response := check.Must(v.Client.Transport.RoundTrip(r))(t)
+		response := check.Must(v.Transport.RoundTrip(r))(t)
 		t.Cleanup(func() { response.Body.Close() })
 		check.Equal(t, response.StatusCode, http.StatusOK, "%s: the status", path)
 		return response, write
