@@ -128,7 +128,7 @@ func (w *witness) Warned(text string)            { w.note("warned: %s", text) }
 func (w *witness) Errors() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.errors += 1
+	w.errors++
 }
 
 func (w *witness) Unsettled(zone string) {
@@ -137,7 +137,7 @@ func (w *witness) Unsettled(zone string) {
 	if w.unsettled == nil {
 		w.unsettled = make(map[string]int)
 	}
-	w.unsettled[zone] += 1
+	w.unsettled[zone]++
 }
 
 func (w *witness) heard() []string {

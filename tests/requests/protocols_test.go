@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -220,6 +221,8 @@ func TestConnect(t *testing.T) {
 		}
 	}))
 	t.Cleanup(upstream.Close)
+	finished := sync.OnceFunc(func() { close(finish) })
+	t.Cleanup(finished) // else the upstream would wait for it
 	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Protocols: "h1 h2 h3", Sites: fmt.Sprintf(`
 https://localhost:%d {
@@ -256,9 +259,10 @@ https://localhost:%d {
 	check.That(t, err == nil && string(said) == "hello", "got %q through the WebSocket, and error %v", said, err)
 	check.Equal(t, v.Get(t, url+"/").Status, http.StatusOK, "a request beside the WebSocket, which holds no slot")
 
+	system.Eventually(t, "a free slot", func() bool { return c.Metric(t, "caddy_throttle_in_flight", `zone="php"`) == 0 })
 	page, _ := opens("/page")
 	check.Equal(t, v.Get(t, url+"/").Status, http.StatusTooManyRequests, "a request beside a page that is being made")
-	close(finish)
+	finished()
 	text := string(check.Must(io.ReadAll(page.Body))(t))
 	check.Equal(t, text, "a page, of 0 bytes")
 

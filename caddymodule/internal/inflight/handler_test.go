@@ -387,7 +387,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A CONNECT whose body cannot be received is refused, whatever matches.
+// A CONNECT is refused whatever matches, but in shadow.
 func TestCONNECT(t *testing.T) {
 	for directive, want := range map[string]int{
 		"in_flight php 1":             http.StatusNotImplemented,
@@ -406,7 +406,7 @@ func TestCONNECT(t *testing.T) {
 }
 
 // TestErrorPages: a client that takes its time to read one holds no slot, unless an upstream may make it.
-// The page has what those before have had: placeholders and the body.
+// The error route still has the placeholders and the body.
 func TestErrorPages(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		for i, test := range []struct {

@@ -91,7 +91,7 @@ func (z *Zone) costOfLines(s *Subject, limit leakybucket.Limit) (cost float64, f
 		l, err := z.costLine(s)
 		if err == nil {
 			cost = max(cost, z.costBy(l, s, limit))
-			fromBody = fromBody || l != nil && (l.source == bodyItems || l.source == bodyBytes && s.Request.ContentLength < 0) // else nothing need be read
+			fromBody = fromBody || l.readsBody(s)
 		}
 		return false, err
 	}
@@ -115,6 +115,12 @@ func (z *Zone) costLine(s *Subject) (*Cost, error) {
 		}
 	}
 	return nil, nil
+}
+
+// readsBody reports whether the cost depends on the body itself. A declared length needs no
+// reading.
+func (c *Cost) readsBody(s *Subject) bool {
+	return c != nil && (c.source == bodyItems || c.source == bodyBytes && s.Request.ContentLength < 0)
 }
 
 // costBy returns the cost of a request under a limit, in units. That of a body that was not read

@@ -40,10 +40,10 @@ type Observer struct {
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
-	outer  *Observer                         // that of the nearest handler around this one, with Nests, which is told the cost headers that this one removes
+	outer  *Observer                         // of the nearest handler around, with Nests; it is told the cost headers that this one removes
 	ctx    context.Context                   // of the request, to see when the client leaves
 	bytes  int64                             // of the body
-	fields struct{ before, own http.Header } // what outer handlers have set, and what the response has from within; with OwnHeader
+	fields struct{ before, own http.Header } // what outer handlers have set, and what comes from within; with OwnHeader
 	err    error                             // of the next handler
 	values []string                          // of Headers; "" if absent or given twice
 	ending

@@ -142,7 +142,6 @@ type Queue struct {
 	virtual  [Ranks]micros
 	owed     micros // what members have had beyond nine times what others have
 	keys     map[string]*key
-	spare    *key                 // memory of one that was forgotten; nil if there is none
 	members  map[netip.Prefix]int // slots that members of a network hold
 }
 
@@ -407,10 +406,8 @@ func (q *Queue) enter(r *Request) {
 			if q.keys == nil {
 				q.keys = make(map[string]*key)
 			}
-			if k = q.spare; k == nil {
-				k = new(key)
-			}
-			q.spare, k.name, q.keys[name] = nil, name, k
+			k = &key{name: name}
+			q.keys[name] = k
 		}
 		if k.requests[r.Rank] == 0 {
 			k.used[r.Rank] = 0
@@ -428,8 +425,6 @@ func (q *Queue) exit(r *Request) {
 		k.requests[r.Rank]--
 		if k.requests == [Ranks]int{} {
 			delete(q.keys, k.name)
-			*k = key{}
-			q.spare = k
 		}
 	}
 	r.counted = 0
