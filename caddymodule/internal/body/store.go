@@ -2,12 +2,13 @@ package body
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 )
 
@@ -212,13 +213,10 @@ func (s *Store) fail(err error) {
 // filePattern is that of the names of files.
 const filePattern = "bodies-*.tmp"
 
-// A diskFile is a file that is removed when it is closed, or before if the system allows that.
-type diskFile struct {
-	*os.File
-	named bool
-}
+// A diskFile is a file that the system removes when it is closed, or the process is killed.
+type diskFile struct{ *os.File }
 
-// removeLeft removes the files of processes that were killed. Those of others cannot be
+// removeLeft removes files that a crash of the system has left. Those of other processes cannot be
 // removed, or have no name.
 func removeLeft(dir string) {
 	left, _ := filepath.Glob(filepath.Join(dir, filePattern))
@@ -227,24 +225,23 @@ func removeLeft(dir string) {
 	}
 }
 
+// deleteOnClose is FILE_FLAG_DELETE_ON_CLOSE of Windows.
+const deleteOnClose = 0x04000000
+
 func createFile(dir string) (file, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp(dir, filePattern)
+	flag := os.O_RDWR | os.O_CREATE | os.O_EXCL
+	if runtime.GOOS == "windows" { // where files have their names until they are closed
+		flag |= deleteOnClose
+	}
+	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("bodies-%x.tmp", rand.Uint64())), flag, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return &diskFile{File: f, named: os.Remove(f.Name()) != nil}, nil
-}
-
-// Close implements io.Closer.
-func (f *diskFile) Close() error {
-	err := f.File.Close()
-	if f.named {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return err
+	_ = os.Remove(f.Name())
+	return &diskFile{f}, nil
 }
 
 // Free implements file.

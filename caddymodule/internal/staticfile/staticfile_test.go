@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -114,6 +115,9 @@ func newSite(t testing.TB, directives string) *site {
 // write makes a file below the root.
 func (s *site) write(name string) {
 	s.Helper()
+	if runtime.GOOS == "windows" && strings.ContainsAny(name, `?\`) {
+		return // no file has such a name there
+	}
 	name = filepath.Join(s.root, filepath.FromSlash(name))
 	check.OK(s, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("a file"), 0o644)))
 }
@@ -152,7 +156,8 @@ func TestStaticFilesThatExistMatch(t *testing.T) {
 		"GET /img/[1].png", "GET /img/q%3F.png", "GET /noextension", "GET /phpinfo.css", "GET /%73tyle.css", "GET /dir/index.html",
 	} {
 		static, said, ran := s.ask(line)
-		check.That(t, static && !said && !ran, "%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
+		none := runtime.GOOS == "windows" && strings.Contains(line, "%3F")
+		check.That(t, none || static && !said && !ran, "%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
 	}
 }
 
