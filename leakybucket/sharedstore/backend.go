@@ -230,7 +230,11 @@ func (b *Backend) probe(ctx context.Context, budget time.Duration) error {
 		ctx, cancel := context.WithTimeout(ctx, budget)
 		defer cancel()
 		charge := leakybucket.Charge{Zone: "@probe", Key: strconv.Itoa(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-		return b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
+		err := b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
+		if errors.Is(err, store.ErrBadBucket) { // an answer, and the breaker takes it for one
+			return nil
+		}
+		return err
 	}
 	for i := range errs {
 		all.Go(func() {

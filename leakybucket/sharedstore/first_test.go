@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -33,9 +34,9 @@ func (f *far) Take(ctx context.Context, charges []leakybucket.Charge, decisions 
 }
 
 // begin is a process that starts: nothing has been asked yet.
-func begin(t *testing.T, store leakybucket.Store, o Options) *node {
+func begin(t *testing.T, remote leakybucket.Store, o Options) *node {
 	n := &node{T: t, local: memstore.New(memstore.Options{}), witness: new(witness)}
-	n.backend = NewBackend("test", store, n.local)
+	n.backend = NewBackend("test", remote, n.local)
 	n.Store = n.backend.With(o)
 	t.Cleanup(func() {
 		n.backend.Close()
@@ -98,6 +99,23 @@ func TestDeadAtTheStart(t *testing.T) {
 		check.Equal(t, time.Since(began), 500*time.Millisecond, "answers after, want them after the rest of the two seconds")
 		time.Sleep(10 * time.Minute)
 		n.wantHeard("down: not reached within 2s: connection refused")
+	})
+}
+
+// TestABadProbeIsAnAnswer: somebody else has written what the store is tried with.
+func TestABadProbeIsAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, bad := newRemote(), func(c *leakybucket.Charge) error {
+			if c.Zone == "@probe" {
+				return store.ErrBadBucket
+			}
+			return nil
+		}
+		r.fate.Store(&bad)
+		n := begin(t, r, Options{Zone: policies(Deny)})
+		n.backend.Attach(n.witness)
+		n.wantAdmitted(3, hourly(2, 1), 2)
+		n.wantHeard()
 	})
 }
 
