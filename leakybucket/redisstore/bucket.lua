@@ -95,6 +95,9 @@ local function bucket(key)
 	b = { key = key, level = 0, at = 0, leak = 0, leak_text = '0', blocked = 0, step = 0 }
 	local value = redis.pcall('GET', key)
 	if type(value) == 'table' then
+		if not match(value.err or '', 'WRONGTYPE') then
+			redis.call('GET', key) -- fails the call: it is no fault of this key that the user may not read
+		end
 		b.fault = value.err or 'no error'
 	elseif value then
 		b.kept = true

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -349,6 +350,15 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {
 		t.Errorf("got %+v, %v from Texts", all, err)
 	}
+}
+
+// A user who may not read is no fault of the bucket: the store cannot be used, and says why.
+func TestAUserWhoMayNotReadIsAClearError(t *testing.T) {
+	server := servertest.StartRedis(t)
+	server.Do("ACL", "SETUSER", "blind", "on", "nopass", "~*", "+@all", "-get")
+	s := open(t, "redis://blind:secret@"+server.Addr, Options{})
+	_, err := take(s, charge("k", frozen, 1))
+	check.That(t, err != nil && !errors.Is(err, store.ErrBadBucket) && strings.Contains(err.Error(), rights), "got %v, want an error that says what the user needs", err)
 }
 
 func TestTheDocumentedUserMayUseACluster(t *testing.T) {
