@@ -123,7 +123,7 @@ http://%s {
 func restart(t *testing.T, caddyfile string) {
 	t.Helper()
 	check.OK(t, caddy.Stop())
-	servertest.MustLoad(t, caddyfile)
+	check.OK(t, servertest.Load(t, caddyfile))
 }
 
 func wantStatuses(t *testing.T, c servertest.Client, path string, want ...int) {
@@ -168,6 +168,23 @@ func TestLevelsAndBlocksSurviveARestart(t *testing.T) {
 	restart(t, caddyfile)
 	wantStatuses(t, servertest.Active(t).From(one), "/login", passed, refused)
 	wantStatuses(t, servertest.Active(t).From(bad), "/other", refused)
+}
+
+func TestLevelsUnderLimitsChangedAtRunTimeSurviveARestart(t *testing.T) {
+	caddyfile := savedSite(servertest.FreeAddress(t), filepath.Join(t.TempDir(), "buckets"), "zone pages {\nlimit 1 1/h\noverride 192.0.2.9 2 2/h\n}")
+	servertest.MustLoad(t, caddyfile)
+	const special, one, other = "192.0.2.9:1", "192.0.2.1:1", "192.0.2.2:1"
+	for _, limit := range []string{`"limit":"x3"`, `"key":"192.0.2.1","limit":"7 1/d"`} {
+		servertest.Active(t).Changes("/throttle/limit", `{"zone":"pages","for":"1h",`+limit+`}`)
+	}
+	fill := map[string]int{special: 6, one: 7, other: 3}
+	for client, n := range fill {
+		servertest.Active(t).From(client).Passes(n, "/")
+	}
+	restart(t, caddyfile)
+	for client := range fill {
+		wantStatuses(t, servertest.Active(t).From(client), "/", refused)
+	}
 }
 
 func TestWithSnapshotOffARestartForgets(t *testing.T) {

@@ -224,13 +224,13 @@ func (e *Engine) Start() error {
 		}
 	}
 	e.StopBeside = stop
-	e.Memory.Start(e.savedLimits())
 	if e.Shared != nil {
 		telemetry.CountStore(e.Shared.Name)
 		e.Shared.Attach(e)
 	}
 	e.Signing.start(ctx, e.Logger)
 	e.Control.Start(e)
+	e.Memory.Start(e.savedLimits()) // last, since limits that were changed at run time are known by now
 	return nil
 }
 

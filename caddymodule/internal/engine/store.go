@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -108,29 +109,24 @@ func (e *Engine) Effective(c *leakybucket.Charge) {
 
 // savedLimits returns a function that sets the limit, the debt and the block of a
 // bucket that was saved, and returns false if no zone of this config has such buckets.
-// A bucket that leaked as an override says has the limit of that override.
+// A bucket that leaked as an override or a change at run time says has the limit of that.
 func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
-	zones := make(map[string]map[float64]leakybucket.Charge) // by the leak; that of the zone itself also by 0
+	set, now, limits := e.Overrides(), time.Now(), make(map[string][]leakybucket.Charge)
 	for name, z := range e.Zones {
-		byLeak := make(map[float64]leakybucket.Charge)
-		for i, c := range z.Limits() {
-			if i == 0 {
-				byLeak[0] = c
-			}
-			if c.Limit.Capacity > byLeak[c.Limit.Leak].Limit.Capacity {
-				byLeak[c.Limit.Leak] = c
-			}
-		}
-		zones[name] = byLeak
+		limits[name] = z.Limits()
 	}
 	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
-		byLeak, known := zones[c.Zone]
-		limit, listed := byLeak[saved.Leak]
-		if !listed {
-			limit = byLeak[0]
+		z, changed := e.Zones[c.Zone], set.Limit(c.Zone, c.Key, now) != nil
+		for i, l := range limits[c.Zone] {
+			if changed {
+				_, l.Limit = set.Apply(c.Zone, c.Key, perkey.Limited, l.Limit, z.MostCost, now)
+				l.Debt = z.Settle.DebtUnder(l.Limit)
+			}
+			if i == 0 || l.Limit.Leak == saved.Leak && (c.Limit.Leak != saved.Leak || l.Limit.Capacity > c.Limit.Capacity) {
+				c.Limit, c.Debt, c.Block = l.Limit, l.Debt, l.Block
+			}
 		}
-		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
-		return known
+		return z != nil
 	}
 }
 

@@ -34,11 +34,9 @@ func WithHandlers(handlers ...string) string {
 	return `{"servers":{"s":{"listen":[":8080"],"routes":[` + strings.Join(routes, ",") + `]}}}`
 }
 
-// Load loads a Caddyfile into this process, as a reload does. Caddy's data folder is a
-// new one.
+// Load loads a Caddyfile into this process, as a reload or a restart after [MustLoad] does.
 func Load(t *testing.T, caddyfile string) error {
 	t.Helper()
-	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	var config map[string]any
 	if err := json.Unmarshal(Adapt(t, caddyfile), &config); err != nil {
 		t.Fatal(err)
@@ -52,9 +50,11 @@ func Load(t *testing.T, caddyfile string) error {
 	return caddy.Load(raw, true)
 }
 
-// MustLoad loads a Caddyfile, and stops Caddy when the test ends.
+// MustLoad loads a Caddyfile, and stops Caddy when the test ends. Caddy's data folder is a
+// new one.
 func MustLoad(t *testing.T, caddyfile string) {
 	t.Helper()
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	if err := Load(t, caddyfile); err != nil {
 		t.Fatal(err)
 	}
