@@ -3,11 +3,13 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
@@ -101,8 +103,12 @@ func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 	mustTake(t, openStore(t, patient(server.URL()), Options{}), charge("k", 1))
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
 	// The role's default does not hinder a transaction that asks to write.
-	s := openStore(t, patient(server.URL()), Options{})
+	s := openStore(t, patient(server.URL()), Options{OnError: failOn(t)})
 	mustTake(t, s, charge("k", 1))
+	check.NoError(t, s.Reset(t.Context(), "zone", "k", false), "Reset")
+	_, _, err := s.PutTexts(t.Context(), []store.Text{{Name: "n", Number: 1, End: math.MaxInt64}})
+	check.NoError(t, err, "PutTexts")
+	s.forgetPart(t.Context(), 0)
 	server.Standby(t)
 	wantError(t, takeError(openStore(t, patient(server.URL()), Options{Logged: true})), "want a server that can be written to")
 }

@@ -57,13 +57,13 @@ func (s *Store) tries(ctx context.Context, f func(context.Context) error) bool {
 
 // forgetPart deletes the expired buckets of some pages, a few at a time.
 func (s *Store) forgetPart(ctx context.Context, page uint32) {
-	for deleted := int64(forgetMost); deleted == forgetMost; {
+	for deleted := forgetMost; deleted == forgetMost; {
 		deleted = 0
 		s.tries(ctx, func(ctx context.Context) error {
 			return holding(ctx, s.beside, func() error {
-				tag, err := s.pool.Exec(ctx, s.sql["forget"], pgx.QueryExecModeExec, tid(page), tid(page+forgetPages), instantParam(s.heldAt()), int64(forgetMost))
-				deleted = tag.RowsAffected()
-				return err
+				return s.sendAlone(ctx, func(p *pipeline) {
+					p.add(s.sql["forget"], tid(page), tid(page+forgetPages), instantParam(s.heldAt()), int64(forgetMost))
+				}, func([][]byte) error { deleted++; return nil })
 			})
 		})
 	}

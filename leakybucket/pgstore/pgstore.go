@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -201,8 +200,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	return s.explain(s.onTable(ctx, func() error {
-		_, err := s.pool.Exec(ctx, s.sql["reset"], pgx.QueryExecModeExec, []byte(s.name(zone, key, shadow)))
-		return err
+		return s.sendAlone(ctx, func(p *pipeline) { p.add(s.sql["reset"], []byte(s.name(zone, key, shadow))) }, nil)
 	}))
 }
 

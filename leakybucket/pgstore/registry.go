@@ -67,8 +67,8 @@ func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last 
 
 func (s *Store) lastRow() []byte { return []byte(s.prefix + lastSign) }
 
-// askRegistry sends what fill adds, as one transaction, and calls each for each row. The first
-// one creates the table, which is named after that of the buckets.
+// askRegistry is sendAlone. The first call creates the table, which is named after that of the
+// buckets.
 func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
@@ -83,6 +83,7 @@ func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func
 	}))
 }
 
+// sendAlone sends what fill adds, as one transaction, and calls each, which may be nil, for each row.
 func (s *Store) sendAlone(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -91,7 +92,9 @@ func (s *Store) sendAlone(ctx context.Context, fill func(*pipeline), each func(v
 	defer conn.Release()
 	t := &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
 	p := t.pipeline()
+	p.add(s.begin[0]) // whatever the role's defaults are
 	fill(p)
+	p.add("COMMIT")
 	_, err = t.send(ctx, p, each)
 	return err
 }
