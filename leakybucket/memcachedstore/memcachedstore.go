@@ -149,7 +149,7 @@ func (s *Store) do(ctx context.Context, c *call) error {
 // Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	name := s.name(&leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})
-	if err := ctx.Err(); err != nil {
+	if err := s.lanes.Do(ctx, struct{}{}, new(call), 0); err != nil { // which fails after Close
 		return err
 	}
 	if err := s.client.Delete(name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {

@@ -96,6 +96,8 @@ func TestWhatIsNoBucket(t *testing.T) {
 	}
 	check.NoError(t, s.Reset(t.Context(), "z", "k", false))
 	check.NoError(t, s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)), "after a reset")
+	s.Close()
+	check.That(t, s.Reset(t.Context(), "z", "k", false) != nil, "a reset after Close: got no error")
 }
 
 func TestAServerThatIsGone(t *testing.T) {
