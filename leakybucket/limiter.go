@@ -37,7 +37,7 @@ type LimiterOptions struct {
 	// 100 letters, digits, _, . and -.
 	Zone string
 
-	// Timeout is how long one call waits for the store. Zero means 50 ms.
+	// Timeout is how long one call waits for the store. Zero or less means 50 ms.
 	Timeout time.Duration
 
 	// FailClosed refuses every cost while the store fails. Otherwise every cost fits then.
@@ -77,7 +77,7 @@ func NewLimiter(store Store, limit Limit, o LimiterOptions) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("invalid store nil: want one, such as memstore.New returns")
 	}
-	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Timeout = cmp.Or(max(0, o.Timeout), defaultTimeout)
 	l := &Limiter{store: store, o: o}
 	if memory, is := store.(door.Opener); is {
 		l.zone = memory.OpenZone(o.Zone)

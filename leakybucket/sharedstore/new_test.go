@@ -31,8 +31,8 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote()
 		var log lockedBuffer
-		store := New(r, Options{}, Log(slog.New(slog.NewTextHandler(&log, nil))))
-		limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{}))(t)
+		store := New(r, Options{Timeout: -1}, Log(slog.New(slog.NewTextHandler(&log, nil))))
+		limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{Timeout: -1}))(t)
 		take := func(fits bool) {
 			t.Helper()
 			got, err := limiter.Take(t.Context(), "k", 1)
@@ -41,6 +41,7 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		for range 4 {
 			take(true)
 		}
+		check.That(t, r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()}) > 3.9, "got another level, want the store asked")
 		r.down.Store(true)
 		for range 10 {
 			take(true)

@@ -19,7 +19,7 @@ const DefaultTimeout = 50 * time.Millisecond
 // Options are one config's view of a shared store. The zero value is ready for
 // use.
 type Options struct {
-	// Timeout is the budget of each call of the remote store. Zero means
+	// Timeout is the budget of each call of the remote store. Zero or less means
 	// [DefaultTimeout].
 	Timeout time.Duration
 
@@ -51,7 +51,7 @@ type Store struct {
 
 // With returns the store as one config uses it.
 func (b *Backend) With(o Options) *Store {
-	s := &Store{backend: b, timeout: cmp.Or(o.Timeout, DefaultTimeout), nodes: float64(max(1, o.Nodes)), zone: o.Zone}
+	s := &Store{backend: b, timeout: cmp.Or(max(0, o.Timeout), DefaultTimeout), nodes: float64(max(1, o.Nodes)), zone: o.Zone}
 	if s.zone == nil {
 		s.zone = func(string) ZoneOptions { return ZoneOptions{} }
 	}
