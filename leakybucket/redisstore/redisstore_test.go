@@ -187,6 +187,7 @@ func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
 	long := charge(strings.Repeat("x", longestName), frozen, 1)
 	_, err := take(s, long)
 	check.That(t, err != nil && strings.Contains(err.Error(), fmt.Sprint(longestName)), "take: got %.200v, want an error that tells the longest", err)
+	check.Is(t, err, store.ErrBadBucket, "take, want no breaker to count it: clients choose keys")
 	check.That(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: long}}) != nil, "settlement: got no error")
 }
 

@@ -50,7 +50,7 @@ func (s *Store) name(zone, key string, shadow bool) string {
 
 func checkName(c *leakybucket.Charge) error {
 	if len(c.Zone)+len(c.Key) > longestName {
-		return fmt.Errorf("zone %.40q: got a key of %d bytes, want at most %d", c.Zone, len(c.Key), longestName)
+		return fmt.Errorf("zone %.40q: got a key of %d bytes, want at most %d: %w", c.Zone, len(c.Key), longestName, store.ErrBadBucket)
 	}
 	return nil
 }
