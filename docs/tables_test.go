@@ -221,7 +221,7 @@ func TestEveryFormOfTheDirectiveIsValid(t *testing.T) {
 			}
 		}
 	}
-	check.Equal(t, n, 4, "forms")
+	check.Equal(t, n, 5, "forms")
 }
 
 // TestEveryExampleInGoIsATest of the library, word for word.

@@ -110,6 +110,7 @@ func readZones(defaults *zoneReader, where string, fields option.Fields, check f
 	})
 	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
 	for _, zone := range zones {
+		err = cmp.Or(err, zone.about(option.Refuse("", zone.zone.Reference() && !defaults.zone.Reference(), "zone %q is only a name here, so what stands beside it does not hold for it: want exempt, refusal, on_store_error and shadow where it is defined", zone.zone.Name)))
 		zone.inherit(defaults)
 	}
 	return zones, err
@@ -175,8 +176,8 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 //	    ratelimit_headers
 //	}
 //
-// An option of a zone beside the zones is the default of all zones that the block
-// defines.
+// An option of a zone beside the zones is the default of all zones, which the block then
+// defines itself.
 func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	match, err := outerMatchers(h)
 	if err != nil {

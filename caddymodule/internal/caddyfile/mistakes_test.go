@@ -100,6 +100,7 @@ var mistakes = []mistake{
 	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
 	{"site", "throttle 60 10/s pages # <-", `parsing limit: invalid capacity "10/s": want a number from 0.000000001 to 1000000000000, such as 10; want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
+	{"file", "{\nthrottle {\nzone pages {\nlimit 60 10/s\n}\n}\n}\nhttp://a.example {\nthrottle {\nshadow\nzone pages # <-\nzone own {\nlimit 5 1/s\n}\n}\n}", `zone "pages" is only a name here, so what stands beside it does not hold for it: want exempt, refusal, on_store_error and shadow where it is defined`},
 	{"site", "throttle # <-", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
 	{"site", "throttle pages 60 10/s {\nzone pages { # <-\nlimit 60 10/s\n}\n}", `zone "pages" stands on the line of throttle already: put both zones into the block`},
 	{"zone", "limit 60 10/s\nkey \"x {client_ip}\" # <-", `zone "pages": placeholder {http.vars.client_ip} within "x {http.vars.client_ip}": give client_ip as a part of its own, which masks IPv6 addresses`},
