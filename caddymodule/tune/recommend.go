@@ -35,7 +35,7 @@ recommends nothing, and says why.
 With --config, it does so for each zone as if there were no other: requests go through
 its routes, matchers, keys and costs. Without one, requests are charged to --key, and
 those for static assets do not count. To limit their time, add --settle seconds --cost 0.2.` + aboutLogs,
-		Example: `  caddy throttle recommend /var/log/caddy/access.log*
+		Example: `  caddy throttle recommend /var/log/caddy/access*.log*
   caddy throttle recommend --check "120 2/s" access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}

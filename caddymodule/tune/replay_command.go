@@ -65,7 +65,7 @@ Nothing else of the config is loaded, and in_flight is not replayed. Without a c
 A zone is left out if its key or cost is not in the log: Caddy logs cookies and
 credentials only with log_credentials, and bodies never. A zone with a field charges
 all POST requests, or those to --login.` + aboutLogs,
-		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
+		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access*.log*
   caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz`,
 	}
 	f.add(cmd)

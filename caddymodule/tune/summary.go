@@ -84,7 +84,7 @@ func summaryCommand() *cobra.Command {
 Shows what every zone decided, by the field throttle of Caddy's access logs: how many
 requests it admitted and refused, or would have refused in shadow, which keys and
 routes that concerns, and how near all other keys came.` + aboutFiles,
-		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
+		Example: `  caddy throttle summary /var/log/caddy/access*.log*`,
 	}, func(in *accesslog.Reader) (finding, error) { return summarize(in) })
 }
 

@@ -3,6 +3,7 @@ package tune_test
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"reflect"
 	"strings"
 	"testing"
@@ -103,4 +104,14 @@ func TestASummarySaysHowManyRefusalsItCannotSee(t *testing.T) {
 func TestSummaryOfALevelBeyondAllCapacities(t *testing.T) {
 	r, _ := summaryOf(t, summaryLine(0, "/", `{"zone":"pages","decision":"admitted","key":"k","cost":1,"level":1e12,"capacity":1e-9}`))
 	check.That(t, r.Zones[0].Fullest[3] == 1, "got %v", r.Zones[0].Fullest)
+}
+
+// TestExamplesReadOldLogs as Caddy names those that it has rolled.
+func TestExamplesReadOldLogs(t *testing.T) {
+	for _, command := range []string{"replay", "recommend", "summary"} {
+		_, logs, _ := strings.Cut(ran(t, command, "--help"), " /var/log/caddy/")
+		logs, _, _ = strings.Cut(logs, "\n")
+		matches, err := path.Match(logs, "access-2026-11-30T00-00-00.000.log.gz")
+		check.That(t, matches && err == nil, "%s: the example reads %q, and so no log that was rolled", command, logs)
+	}
 }
