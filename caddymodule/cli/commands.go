@@ -33,8 +33,8 @@ var commands = []spec{
 	{
 		use: "status", short: "Shows what the zones of a running Caddy do",
 		long: `Shows on one screen whether zones enforce, how many requests a second they admit and
-refuse, with those of an hour ago in parentheses, the store, changes at run time, what
-each zone has met, and warnings. With --json there is more, such as totals.`,
+refuse, the store, changes at run time, what each zone has met, and warnings. With
+--json there is more, such as totals.`,
 		run: func(c *client, _ []string) error { return show(c, "zones", nil, c.showStatus) },
 	},
 	{
