@@ -24,7 +24,7 @@ import (
 // early never earns a refund.
 type Settle struct {
 	// The real cost of a request. Required. `seconds` is the time until the
-	// upstream's headers, also while the request queues for a worker. `bytes` is the
+	// upstream's headers, without that in the queue of in_flight. `bytes` is the
 	// size of the response body, and `header` a number that the upstream sends.
 	// `status` is a cost for some statuses, and nothing for others.
 	Source SettleSource `json:"source,omitempty"`
