@@ -72,7 +72,7 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		}),
 		"shadow": &app.Shadow,
 	}, app.Check)
-	if err != nil {
+	if err = cmp.Or(err, defaults.about(option.Refuse("refusal", defaults.zone.Refusal != nil && len(zones)+len(limits) == 0, "refusal holds for what the global options define, which is nothing: want it beside the zones of the sites, or in an in_flight"))); err != nil {
 		return nil, err
 	}
 	plans, _ := config.ParsePlans(app.Plan) // which have been checked
