@@ -79,7 +79,7 @@ go on as before. Bans stay; see unban.`,
 			f.BoolVar(&c.of.All, "all", false, "All clients of the zone")
 		},
 		run: func(c *client, args []string) error {
-			if c.of.All == (len(args) > 0) {
+			if c.of.All == (len(args) > 0) || c.of.All && c.of.Zone == "" {
 				return command.UsageErrorf("want clients, or --all --zone ZONE")
 			}
 			if c.of.All {

@@ -315,6 +315,12 @@ func TestNothingThatIsEmptyIsTaken(t *testing.T) {
 	}
 }
 
+// TestReleaseOfAllWantsAZone, and Caddy is not asked without one.
+func TestReleaseOfAllWantsAZone(t *testing.T) {
+	out, sent, err := resultOf(t, "release", nil, "--all")
+	check.That(t, err != nil && sent == "" && strings.Contains(out, "--all --zone ZONE"), "got %v, sent %q and\n%s", err, sent, out)
+}
+
 // TestUnlimitTakesKeysAsShown, as limit does, which has set them so.
 func TestUnlimitTakesKeysAsShown(t *testing.T) {
 	_, sent, _ := resultOf(t, "unlimit", map[string]any{"ended": false}, "login", `SHOP\\alice`)
