@@ -113,7 +113,7 @@ type Restored struct {
 }
 
 // ReadSnapshot adds the buckets that [Store.WriteSnapshot] wrote, as
-// [leakybucket.Charge.Restore] restores them. A bucket that is kept already gets the
+// [store.Restore] restores them. A bucket that is kept already gets the
 // restored level on top of its own.
 //
 // For each bucket, limits is called with a charge that names it and with its state on
