@@ -275,3 +275,16 @@ func TestCutOff(t *testing.T) {
 		})
 	}
 }
+
+// TestLoggedMean: without share, nobody measures for how long slots are held.
+func TestLoggedMean(t *testing.T) {
+	for options, want := range map[string]bool{"wait 1s": false, "share": true} {
+		s := servertest.Run(t, "http:// {\nin_flight php 1 {\nbuffer 1KiB\n"+options+"\n}\nrespond ok\n}")
+		check.Equal(t, s.Do(long(client(1), "/", 2000)).Code, http.StatusRequestEntityTooLarge)
+		s.Stop()
+		lines := s.Logs.Lines(t, "in_flight refused requests")
+		check.Assume(t, len(lines) == 1, "%s: got %v, want a line", options, lines)
+		_, got := lines[0]["mean_seconds"]
+		check.Equal(t, got, want, "%s: mean_seconds in %v", options, lines[0])
+	}
+}

@@ -332,5 +332,6 @@ func (c *counts) passed(e pass.Event) {
 // load returns how busy the limit is, for its log.
 func (c *counts) load() []zap.Field {
 	load := c.limit.State.Gate.Load()
-	return []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued), zap.Float64("mean_seconds", load.Mean.Seconds())}
+	all := []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued), zap.Float64("mean_seconds", load.Mean.Seconds())}
+	return all[:map[bool]int{false: 3, true: 4}[c.limit.Shares()]] // the mean is measured with share alone
 }
