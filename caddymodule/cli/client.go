@@ -161,7 +161,7 @@ func plainly(err error, address string) error {
 		}
 	}
 	if _, why, dialled := strings.Cut(err.Error(), ": dial "); dialled {
-		return fmt.Errorf("no Caddy answers at %s (%s): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
+		return fmt.Errorf("no Caddy answers at %s (%s): if its admin endpoint is elsewhere, use --address or --config; with admin off, it cannot be asked",
 			printableLine(address), printableLine(why))
 	}
 	return errors.New(command.Printable(err.Error(), 2000))

@@ -166,7 +166,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 	for text, want := range map[string]string{
 		`caddy responded with error: HTTP 404: {"error":"unknown zone \"logn\": did you mean login?"}` + "\n": `unknown zone "logn": did you mean login?`,
 		`caddy responded with error: HTTP 400: {"error":"bad \u001b[2J \"\\r\""}`:                             `bad \x1b[2J "\r"`,
-		`performing request: Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused`:   "no Caddy answers at 127.0.0.1:1 (tcp 127.0.0.1:1: connect: connection refused): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
+		`performing request: Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused`:   "no Caddy answers at 127.0.0.1:1 (tcp 127.0.0.1:1: connect: connection refused): if its admin endpoint is elsewhere, use --address or --config; with admin off, it cannot be asked",
 		"something else\x1b": `something else\x1b`,
 	} {
 		check.Equal(t, plainly(errors.New(text), "127.0.0.1:1").Error(), want, "%s", text)

@@ -34,7 +34,7 @@ var dropList = newClients()
 var (
 	dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_connections_total",
-		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
+		Help: "TCP connections and QUIC packets of blocked or banned clients, dropped before the handshake.",
 	}, []string{"transport"})
 
 	droppedTCP  = dropped.WithLabelValues("tcp")
@@ -42,10 +42,9 @@ var (
 )
 
 // DropConnections is a listener wrapper that closes TCP connections of clients that are
-// out anyway, before TLS costs anything: those that a block with `everywhere`, or a ban at
-// run time, holds. A client is dropped only after the handler has refused it once, and
-// only if no proxy is between. Put it before `tls`. Default: clients that are out are
-// answered.
+// refused anyway, by a block with `everywhere` or by a ban, before TLS costs anything. A
+// client is dropped only after the handler has refused it once, and only if no proxy is
+// between. Put it before `tls`. Default: these clients get an answer.
 type DropConnections struct {
 	dropper
 	logger *zap.Logger
@@ -54,7 +53,7 @@ type DropConnections struct {
 
 // DropPackets is the packet-conn wrapper for HTTP/3 that drops the first packets of
 // QUIC connections of the clients whose TCP connections the listener wrapper
-// `throttle_blocked` closes. Default: clients that are out are answered.
+// `throttle_blocked` closes. Default: these clients get an answer.
 type DropPackets struct{ dropper }
 
 // CaddyModule returns the Caddy module information.

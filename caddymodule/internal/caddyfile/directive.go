@@ -45,7 +45,7 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("throttle is given twice in the global options: put both into one block")
 	}
 	if d.NextArg() {
-		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
+		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... belongs in a site", d.Val())
 	}
 	segment := d.NextSegment()
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment) // as Caddy does for sites
@@ -110,7 +110,7 @@ func readZones(defaults *zoneReader, where string, fields option.Fields, check f
 	})
 	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
 	for _, zone := range zones {
-		err = cmp.Or(err, zone.about(option.Refuse("", zone.zone.Reference() && !defaults.zone.Reference(), "zone %q is only a name here, so what stands beside it does not hold for it: want exempt, refusal, on_store_error and shadow where it is defined", zone.zone.Name)))
+		err = cmp.Or(err, zone.about(option.Refuse("", zone.zone.Reference() && !defaults.zone.Reference(), "zone %q is only a name here, so the options beside it do not apply to it: want exempt, refusal, on_store_error and shadow where it is defined", zone.zone.Name)))
 		zone.inherit(defaults)
 	}
 	return zones, err
@@ -229,7 +229,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 	fields := zone.options()
 	fields["ratelimit_headers"] = &handler.RateLimitHeaders
 	fields["zone"] = func() error {
-		return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
+		return h.Errf("zone %q is on the line of throttle already: put both zones into the block", zone.zone.Name)
 	}
 	return []*zoneReader{zone}, option.Read(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
 }

@@ -158,7 +158,7 @@ func parseRank(h httpcaddyfile.Helper, f *config.InFlight) error {
 	switch nextWord(h.Dispenser) {
 	case "issued":
 		if rank.Issued = h.RemainingArgs()[1:]; slices.Contains(rank.Issued, "told") {
-			return h.Err("rank member issued and rank member told stand on one line: want a line for each")
+			return h.Err("rank member issued and rank member told are on one line: want a line for each")
 		}
 	case "told":
 		words := h.RemainingArgs()

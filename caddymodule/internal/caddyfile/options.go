@@ -246,7 +246,7 @@ func wrongName(h httpcaddyfile.Helper, err error) error {
 	case err == nil:
 		return nil
 	case h.State == nil:
-		return h.Errf("matcher %q stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*", h.Val())
+		return h.Errf("matcher %q is in the global options, where there are no named matchers: write the matchers themselves, such as path /login*", h.Val())
 	}
 	return h.Errf("%w: want one that the site defines, such as @login path /wp-login.php*", err)
 }
@@ -300,7 +300,7 @@ func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, erro
 
 func unknownMatcher(d *caddyfile.Dispenser, after string) error {
 	if d.Val() == staticFiles {
-		return d.Errf("%s stands alone, behind exempt: want exempt %[1]s [<root>]", staticFiles)
+		return d.Errf("%s comes alone after exempt: want exempt %[1]s [<root>]", staticFiles)
 	}
 	known := []string{staticFiles}
 	for _, module := range caddy.GetModules("http.matchers") {

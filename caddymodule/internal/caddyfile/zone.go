@@ -227,7 +227,7 @@ func (r *zoneReader) details(details option.Fields) (err error) {
 		case details[name] == nil:
 			return r.unknownDetail(name, details)
 		case long:
-			return r.Errf("%s stands in the block of %s: want %s", name, r.option.Name, r.syntax())
+			return r.Errf("%s belongs in the block of %s: want %s", name, r.option.Name, r.syntax())
 		case places[name] != nil:
 			return r.Errf("%s is given twice", name)
 		case !flag && !r.NextArg():

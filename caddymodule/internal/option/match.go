@@ -67,7 +67,7 @@ func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 func CheckPathList(paths []string) error {
 	for _, path := range paths {
 		if path == "" || !strings.ContainsAny(path[:1], `/*{[\`) || strings.HasSuffix(path, ",") || strings.Contains(path, ",/") || strings.Contains(path, "?") && !strings.Contains(path, "{") {
-			return fmt.Errorf("path %q never matches: want paths that begin with a slash, without a query, and with blanks between them; other matchers stand on lines of their own, in a block", path)
+			return fmt.Errorf("path %q never matches: want paths that begin with a slash, without a query, and with blanks between them; other matchers go on lines of their own, in a block", path)
 		}
 	}
 	return nil

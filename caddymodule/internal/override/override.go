@@ -179,8 +179,8 @@ func (h *Held) Hits() uint64 { return h.hits.Load() }
 func (h *Held) Limits() bool { return h.rule == perkey.Limited }
 
 // apply returns the rule and the limit of a key that had these by the config. A factor
-// changes limits only, and what holds for a whole zone lets nobody in whom it denies. The
-// capacity never falls below what the dearest request costs, if it was not below before.
+// changes limits only, and a change for a whole zone admits no key that the zone denies. The
+// capacity never falls below the highest cost of a request, if it was not below before.
 func (h *Held) apply(rule perkey.Rule, was leakybucket.Limit, dearest float64) (perkey.Rule, leakybucket.Limit) {
 	limited := rule == perkey.Limited
 	switch {
