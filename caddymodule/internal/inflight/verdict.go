@@ -332,6 +332,9 @@ func (c *counts) passed(e pass.Event) {
 // load returns how busy the limit is, for its log.
 func (c *counts) load() []zap.Field {
 	load := c.limit.State.Gate.Load()
-	all := []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued), zap.Float64("mean_seconds", load.Mean.Seconds())}
-	return all[:map[bool]int{false: 3, true: 4}[c.limit.Shares()]] // the mean is measured with share alone
+	fields := []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued)}
+	if c.limit.Shares() { // which alone measures the mean
+		fields = append(fields, zap.Float64("mean_seconds", load.Mean.Seconds()))
+	}
+	return fields
 }
