@@ -58,23 +58,38 @@ func foldWordPress(name string) string {
 	return oddName
 }
 
-// baseLetters keeps letters, digits and marks, in lower case and without accents.
+// vowelSigns are marks that a database compares. It skips nearly all others, also after letters of
+// other scripts, so that an account would have any number of names with them.
+var vowelSigns = &unicode.RangeTable{R16: []unicode.Range16{
+	{0x93e, 0x94d, 1}, {0x9be, 0x9cd, 1}, {0xa3e, 0xa4d, 1}, {0xabe, 0xacd, 1}, {0xb3e, 0xb4d, 1}, {0xbbe, 0xbcd, 1}, {0xc3e, 0xc4d, 1}, {0xcbe, 0xccd, 1},
+	{0xd3e, 0xd4d, 1}, {0xdca, 0xddf, 1}, {0xe31, 0xe3a, 1}, {0xeb1, 0xebc, 1}, {0x102b, 0x1035, 1}, {0x17b6, 0x17c5, 1},
+}}
+
+// unusual are what a database takes for usual letters, or skips: letters as marks, medieval ones,
+// those of phonetics, and emblems.
+var unusual = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{0x18d, 0x18d, 1}, {0x1be, 0x1be, 1}, {0x238, 0x239, 1}, {0x2a3, 0x2ab, 1}, {0x345, 0x345, 1}, {0x363, 0x36f, 1}, {0x640, 0x640, 1}, {0x7fa, 0x7fa, 1}, {0x824, 0x828, 4},
+		{0x1ab0, 0x1aff, 1}, {0x1cf2, 0x1cf3, 1}, {0x1d00, 0x1dff, 1}, {0x1efa, 0x1efb, 1}, {0x2de0, 0x2dff, 1}, {0xa640, 0xa69f, 1}, {0xa720, 0xa7ff, 1}, {0xfe73, 0xfe73, 1},
+	},
+	R32: []unicode.Range32{{0x10780, 0x107bf, 1}, {0x1f100, 0x1f1ff, 1}},
+}
+
+// baseLetters keeps letters, digits and vowel signs, in lower case and without accents. It returns
+// "" for names with one of [unusual].
 func baseLetters(name string) string {
 	var letters strings.Builder
-	foreign := false // the last letter has no case, so marks of its script are no accents
 	for _, r := range norm.NFKD.String(spelledOut.Replace(name)) {
 		switch {
+		case unicode.Is(unusual, r), unicode.IsNumber(r) && !unicode.IsDigit(r):
+			return ""
 		case r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)):
 			letters.WriteRune(unicode.ToLower(r))
-			foreign = false
 		case unicode.IsLetter(r):
 			letters.WriteString(spelledOut.Replace(string(foldCase(r))))
-			foreign = !unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic)
 		case unicode.IsDigit(r):
 			letters.WriteRune(foldDigit(r))
-			foreign = false
-		case unicode.In(r, unicode.Mn, unicode.Me) && (!foreign || unicode.Is(unicode.Inherited, r)):
-		case unicode.IsMark(r):
+		case unicode.Is(vowelSigns, r):
 			letters.WriteRune(r)
 		}
 	}

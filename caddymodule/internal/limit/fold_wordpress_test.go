@@ -21,6 +21,7 @@ func TestWordPressTakesTheseNamesForOne(t *testing.T) {
 		{
 			"admin", "Admin", "ADMIN", " admin ", "\tadmin\n", "admin\u00a0", "\u3000admin", "ádmin", "àdmín", "adm\u0131n", "ADM\u0130N", "a\u0301dmin",
 			"ad\u00admin", "ad\u200bmin", "ad\u200dmin", "ad\ufeffmin", "admin\ufe0f", "ａｄｍｉｎ", "ⓐdmin", "𝐚𝐝𝐦𝐢𝐧", "ªdmin", "ad£min",
+			"admin\u0903", "ad\u0982\u0982min", "a\u0302\u0c01dmin",
 		},
 		{"jörg", "joerg", "jorg", "JÖRG", "jo\u0308rg"},
 		{"weiß", "weiss", "weis", "WEIẞ", "WEISS"},
@@ -32,7 +33,8 @@ func TestWordPressTakesTheseNamesForOne(t *testing.T) {
 		{"ИВАН", "иван", "Иван"},
 		{"ΝΊΚΟΣ", "νίκος"},
 		{"Ёлка", "елка"},
-		{"山田", "山\u0301田"},
+		{"山田", "山\u0301田", "山\u0902田\u0903"},
+		{"राम", "राम\u0903", "रा\u093cम\u0902"},
 		{"admin1", "admin١", "admin１", "admin१"},
 	} {
 		for _, name := range names {
@@ -46,6 +48,7 @@ func TestWordPressTakesTheseNamesForOne(t *testing.T) {
 func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
 	for _, name := range []string{
 		"<b>admin</b>", "admin<", "a>b", "admin&x1;", "&", "%41admin", "100%", "ad\x00min", "adm\x01in", "ad\tmin", "\x7fadmin", "ad\u0085min", "\xe1dmin",
+		"\u0363dmin", "adm\u1de0in", "ꝺmin", "🅗", "admin❶", "admin〡", "ad\ufe73min", "ad\u0640min", "\u2df6дмин", "ʣ",
 		"...", "🦊", "\u200b", "£", "\u0301", strings.Repeat("a", 257), strings.Repeat("é", 129),
 	} {
 		check.Equal(t, foldWordPress(name), oddName, "%q, want it to be odd", name)
