@@ -26,7 +26,7 @@
 //   - application/x-www-form-urlencoded, or no type: pairs are split at & and at
 //     semicolons, and what is next to a semicolon is unclear, or has a NUL byte.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
-//   - JSON, by its type or because it begins with { or [. Several documents may follow
+//   - JSON, by its type or because it begins with { or [, also after comments. Several documents may follow
 //     each other. All is unclear if it does not parse or has more than 512 levels, and an
 //     array if a name on its path is given twice.
 //   - Others, and no type: a field is unclear if its name, or its last key, stands
@@ -49,6 +49,7 @@ import (
 	"hash/maphash"
 	"io"
 	"math/bits"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -285,8 +286,11 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if len(start) == 0 {
 		return err
 	}
+	if start[0] == '/' {
+		start, _ = in.Peek(in.Size())
+	}
 	var parsers []parser
-	json := start[0] == '{' || start[0] == '[' || strings.Contains(media, "json")
+	json := jsonStart.Match(start) || strings.Contains(media, "json")
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
@@ -319,6 +323,9 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	return nil
 }
 
+// jsonStart is how JSON begins, for Ruby also after comments. One may be longer than what is seen of it.
+var jsonStart = regexp.MustCompile(`^(?:\s|/\*(?:[^*]|\*+[^*/])*\*+/|//.*\n)*(?:[{[]|/?$|//.*$|/\*(?:[^*]|\*+[^*/])*\**$)`)
+
 // A parser reads a body piece by piece. It keeps nothing of data.
 type parser interface {
 	write(data []byte)
@@ -343,7 +350,7 @@ func skipBlanks(in *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		if strings.IndexByte(" \t\r\n\x00\xef\xbb\xbf\xfe\xff", c) < 0 {
+		if strings.IndexByte(" \t\r\n\v\f\x00\xef\xbb\xbf\xfe\xff", c) < 0 {
 			return in.UnreadByte()
 		}
 	}

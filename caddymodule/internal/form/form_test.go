@@ -172,6 +172,11 @@ func TestField(t *testing.T) {
 		{"JSON of no type", "", `{"log": "a"}`, "=a"},
 		{"JSON that is called a form", formType, `{"log": "a"}`, "=a"},
 		{"JSON that is called a form, with other brackets", formType, `{log: "a"}`, "unclear"},
+		{"JSON after blanks", "text/plain", "\v\f" + `{"\u006cog": "a"}`, "=a"},
+		{"JSON after comments", formType, `/* x */ /***/{"\u006cog": "a"}`, "unclear"},
+		{"JSON after lines of comments", "text/plain", "// x\n/**/\n" + `{"\u006cog": "a"}`, "unclear"},
+		{"JSON after a long comment", "text/plain", "/*" + strings.Repeat("*", 99_999) + `/{"\u006cog": "a"}`, "unclear"},
+		{"a script", "text/javascript", "/* log */\n// {\nf('/*{*/')/[1]\n", "absent"},
 		{"JSON that is a form, too", "", `{"x":"&log=a&y="}`, "=a"},
 		{"JSON with the name in a string", "text/plain", `{"x": "log", "y": ["log"]}`, "absent"},
 
