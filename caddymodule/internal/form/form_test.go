@@ -302,6 +302,7 @@ func TestParts(t *testing.T) {
 		{"a long boundary", "multipart/form-data; boundary=" + strings.Repeat("x", 71), strings.ReplaceAll(good, "--x", "--"+strings.Repeat("x", 71))},
 		{"a comma", "multipart/form-data, boundary=x", good},
 		{"a blank before =", "multipart/form-data; boundary =x", good},
+		{"an encoded boundary", "multipart/form-data; boundary==?utf-8?Q?y?=", strings.ReplaceAll(good, "--x", "--=?utf-8?Q?y?=")}, // Tomcat decodes it
 		{"two boundaries", multiType + "; boundary=y", good},
 		{"another boundary", "multipart/form-data; boundary=y", good},
 		{"no boundary", "multipart/form-data", good},

@@ -12,7 +12,7 @@ import (
 
 // The form of parts that is read has nothing that readers take in different ways:
 //
-//   - The Content-Type has a boundary of up to 70 letters, digits and '()+_./:=?-, and at
+//   - The Content-Type has a boundary of up to 70 letters, digits and '()+_./:=-, and at
 //     most charset=utf-8 beside it.
 //   - The boundary stands nowhere but in its own lines, which end in CRLF. Nothing comes
 //     before the first or after the last of them.
@@ -24,7 +24,7 @@ import (
 //     multipart nor in a charset that is no superset of ASCII.
 
 // partsType is the Content-Type.
-var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=?-]{1,70})|"([0-9A-Za-z'()+_./:=?-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
+var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=-]{1,70})|"([0-9A-Za-z'()+_./:=-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
 
 // longestHead is how long the header of a part may be. Rack 3 ignores a longer
 // Content-Disposition than 1536 bytes, PHP cuts lines at 5120.
