@@ -27,7 +27,7 @@
 //     semicolons, and what is next to a semicolon is unclear, or has a NUL byte.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
 //   - JSON, by its type or because it begins with { or [, also after comments. Several documents may follow
-//     each other. All is unclear if it does not parse or has more than 512 levels, and an
+//     each other. The first key of a field may be missing, as Rails adds it. All is unclear if it does not parse or has more than 512 levels, and an
 //     array if a name on its path is given twice.
 //   - Others, and no type: a field is unclear if its name, or its last key, stands
 //     somewhere as "name", <name or name=. Arrays are unclear.
@@ -70,6 +70,7 @@ type Plan struct {
 	fields uint64     // which of wanted are fields
 	names  dictionary // of fields, and the first keys of arrays
 	words  dictionary // the last keys of fields
+	bare   dictionary // fields without their first key
 	seed   maphash.Seed
 }
 
@@ -93,6 +94,7 @@ func (p *Plan) Field(name string) (Field, error) {
 		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
 	}
 	var letters, last []byte
+	first := 0 // how many letters the first key has
 	for i, key := range keys {
 		valid := false
 		last, valid = appendLetters(nil, key)
@@ -104,12 +106,18 @@ func (p *Plan) Field(name string) (Field, error) {
 		case !index:
 			letters = append(letters, last...)
 		}
+		if i == 0 {
+			first = len(letters)
+		}
 	}
 	i, found, err := p.add(wanted{field: string(letters)})
 	if err == nil && !found {
 		p.fields |= 1 << i
 		p.names.add(i, letters)
 		p.words.add(i, last)
+		if first < len(letters) {
+			p.bare.add(i, letters[first:])
+		}
 	}
 	return Field(i), err
 }
@@ -292,7 +300,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	var parsers []parser
 	json := jsonStart.Match(start) || strings.Contains(media, "json")
 	if json {
-		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
+		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
 	if media == urlencoded || media == "" {
 		// The name of the first pair is then none but JSON.

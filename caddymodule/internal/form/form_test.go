@@ -229,6 +229,8 @@ func TestNestedField(t *testing.T) {
 		{formType, "x&[0]users[login]=a", "unclear unclear unclear unclear"},
 		{jsonType, `{"user": {"login": "a", "email": "x"}, "users": [{"login": "b"}], "p": 1}`, "=a =b =1 =x"},
 		{jsonType, `{"users": {"0": {"login": "b"}, "1": {"login": "c"}}}`, "absent unclear absent absent"},
+		{jsonType, `{"Login": "a", "x": {"login": "x"}, "email": "y"}`, "=a =a absent absent"},
+		{jsonType, `[{"login": "a"}, {"user": {"login": "b"}, "Login": {}}]`, "unclear unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
 	} {

@@ -16,6 +16,7 @@ type document struct {
 	inside []level // what has been opened, below a level whose elements are documents
 
 	place  place  // of the value that comes, among names
+	bare   place  // likewise, without the first key
 	on     uint64 // the arrays whose path leads to it
 	is     uint64 // the fields of which it is the value
 	text   []byte // of a name or value, if it is kept
@@ -27,6 +28,7 @@ type document struct {
 // A level is an object or array.
 type level struct {
 	place
+	bare               place
 	object             bool
 	items, each, named uint64 // arrays: this is it; # comes next on the path; a name does
 	seen               uint64 // those that a name has led to
@@ -88,7 +90,7 @@ func (d *document) write(data []byte) {
 			if d.want == aName || d.want == firstName {
 				top := d.top()
 				d.isName, d.text = true, d.text[:0]
-				d.keep = top.alive|top.named|top.each|top.items != 0
+				d.keep = top.alive|top.bare.alive|top.named|top.each|top.items != 0
 			} else {
 				good = d.value()
 			}
@@ -117,7 +119,7 @@ func (d *document) value() bool {
 			d.r.unclear |= top.each
 			top.each = 0
 		}
-		d.place, d.on, d.is = top.place, top.each, 0
+		d.place, d.bare, d.on, d.is = top.place, top.bare, top.each, 0
 	}
 	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
 	return d.want <= firstValue
@@ -133,7 +135,7 @@ func (d *document) ends() {
 // open returns false if there are too many levels.
 func (d *document) open(object bool) bool {
 	d.r.unclear |= d.is
-	depth, l := len(d.inside)-1, level{place: d.place, object: object}
+	depth, l := len(d.inside)-1, level{place: d.place, bare: d.bare, object: object}
 	for on := d.on; on != 0; on &= on - 1 {
 		array := bits.TrailingZeros64(on)
 		switch path := d.r.plan.wanted[array].keys; {
@@ -241,7 +243,7 @@ func toQuote(data []byte) int {
 // named takes the name of a value. The readers of JSON compare names as they are, so one
 // that is too long is none of ours.
 func (d *document) named(name []byte, valid bool) {
-	d.place, d.on, d.is = place{}, 0, 0
+	d.place, d.bare, d.on, d.is = place{}, place{}, 0, 0
 	if !d.keep || len(name) > longestName {
 		return
 	}
@@ -249,15 +251,16 @@ func (d *document) named(name []byte, valid bool) {
 	letters, inUTF8 := appendLetters(d.r.room[:0], name)
 	switch {
 	case !valid || !inUTF8:
-		d.r.unclear |= top.alive | top.items | top.each | top.named
+		d.r.unclear |= top.alive | top.bare.alive | top.items | top.each | top.named
 		return
 	case isIndex(letters):
-		d.place = top.place
+		d.place, d.bare = top.place, top.bare
 		top.n++
 	default:
 		d.place, _ = d.r.plan.names.walk(top.place, letters)
+		d.bare, _ = d.r.plan.bare.walk(top.bare, letters)
 	}
-	d.is = d.r.plan.names.at(d.place) &^ d.r.unclear
+	d.is = (d.r.plan.names.at(d.place) | d.r.plan.bare.at(d.bare)) &^ d.r.unclear
 	d.on = top.each
 	for arrays := top.named; arrays != 0; arrays &= arrays - 1 {
 		array := bits.TrailingZeros64(arrays)
