@@ -31,6 +31,8 @@
 //     array if a name on its path is given twice.
 //   - Others, and no type: a field is unclear if its name, or its last key, stands
 //     somewhere as "name", <name or name=. Arrays are unclear.
+//   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
+//     any body to PHP's parse_str.
 //
 // All is unclear in a body that is compressed, has more than 10,000 fields, a charset that
 // is no superset of ASCII, or a type that is only nearly one of these.
@@ -302,20 +304,22 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
-	if media == urlencoded || media == "" {
+	form := media == urlencoded || media == ""
+	q := &pairs{r: r, wanted: r.plan.fields, loose: !form}
+	if parsers = append(parsers, q); form {
 		// The name of the first pair is then none but JSON.
-		parsers = append(parsers, &pairs{r: r, wanted: r.plan.all(), skip: json, inValue: json})
+		q.wanted, q.skip, q.inValue = r.plan.all(), json, json
 	}
 	if media != urlencoded && !json {
 		declaration, _, _ := bytes.Cut(bytes.ToLower(start), []byte("?>"))
 		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && !hasASCII(declaration) {
 			return errUnclear
 		}
-		if media != "" {
+		if !form {
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
 		words := r.plan.fields | entity
-		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: media == ""})
+		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: form})
 	}
 	for r.unclear != r.plan.all() {
 		data, err := next(in)

@@ -181,6 +181,10 @@ func TestField(t *testing.T) {
 		{"JSON with the name in a string", "text/plain", `{"x": "log", "y": ["log"]}`, "absent"},
 
 		{"text", "text/plain", "x=1\r\nlog=a", "unclear"},
+		{"text with escapes", "text/plain", "x=1;2&%6Co%67=a", "unclear"},
+		{"text with brackets", "image/png", "\x01=&log%5B%5D=a", "unclear"},
+		{"JSON with pairs", jsonType, `{"x": "&log=a&"}`, "unclear"},
+		{"a script with brackets", "text/javascript", "a&&x[log[0]]=1;f(b&log[0)\n==1&log", "absent"},
 		{"text with blanks", "text/plain", "x\n[log] = a", "unclear"},
 		{"text, a word", "text/plain", "the log of my logs = 7, log\n", "absent"},
 		{"text in quotes", "text/plain", `x "Log": 1`, "unclear"},
@@ -232,6 +236,8 @@ func TestNestedField(t *testing.T) {
 		{jsonType, `{"Login": "a", "x": {"login": "x"}, "email": "y"}`, "=a =a absent absent"},
 		{jsonType, `[{"login": "a"}, {"user": {"login": "b"}, "Login": {}}]`, "unclear unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
+		{"text/plain", "%5fcsrf=x&User%5Blogin%5D=a&user%20email=b&users%5B0%5D%5Blo", "unclear absent absent unclear"},
+		{"text/plain", "user[login]x=a", "unclear unclear absent unclear"},
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
 	} {
 		r := bodyOf(t, planOf(t, fields, nil), test.contentType, []byte(test.body))

@@ -3,6 +3,7 @@ package form
 import (
 	"bytes"
 	"encoding/hex"
+	"unicode/utf8"
 )
 
 // pairs reads a URL-encoded form, or a query string.
@@ -16,13 +17,20 @@ type pairs struct {
 	is      uint64 // the fields of which it is the value
 	skip    bool   // nobody wants what comes up to the next pair
 	odd     bool   // the pair is next to a semicolon
+
+	// The body is of another type, which few readers take for pairs: what they read is unclear, and
+	// most of what is between & and = is no name.
+	loose bool
 }
 
 func (p *pairs) write(data []byte) {
 	for {
-		ends := "&;="
+		ends := "=&;"
+		if p.loose {
+			ends = "=&"
+		}
 		if p.inValue {
-			ends = "&;"
+			ends = ends[1:]
 		}
 		n := bytes.IndexAny(data, ends)
 		if n < 0 {
@@ -56,18 +64,27 @@ func (p *pairs) keep(data []byte) {
 
 // named ends the name of a pair.
 func (p *pairs) named(cut bool) {
+	if p.loose && bytes.ContainsFunc(p.text, isBinary) {
+		p.wanted &^= p.r.plan.short()
+	}
 	name, whole := unescaped(p.text)
-	p.is = p.r.name(name, p.wanted, cut || !whole || len(p.text) > longestName)
+	cut = cut || !whole || len(p.text) > longestName
+	switch {
+	case !p.loose:
+		p.is = p.r.name(name, p.wanted, cut)
+	case !cut && utf8.Valid(name) && !hasControl(name):
+		p.r.unclear |= p.r.name(name, p.wanted, false)
+	}
 	p.skip, p.inValue, p.text = p.is == 0, true, p.text[:0]
 }
 
 // end ends a pair, and the form with the last one.
 func (p *pairs) end() {
-	if p.fields++; p.fields > mostFields {
+	if p.fields++; p.fields > mostFields && !p.loose {
 		p.r.unclear |= p.wanted
 	}
 	if !p.inValue {
-		p.named(false)
+		p.named(p.loose)
 	}
 	if !p.skip {
 		plain := !p.odd && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack

@@ -52,9 +52,8 @@ func (t *text) write(data []byte) {
 // delimiter ends a word.
 func (t *text) delimiter(c byte) {
 	opened := t.opened
-	if c < '\t' || '\r' < c && c < ' ' && c != '\x1b' { // that is ESC, of ISO 2022
-		ends := t.r.plan.words.ends // there is one, ENTITY
-		t.words &^= ends[1] | ends[2]
+	if isBinary(rune(c)) {
+		t.words &^= t.r.plan.short()
 	}
 	if t.at.length > 0 || t.at.alive == 0 {
 		t.last = t.r.plan.words.at(t.at)
@@ -89,5 +88,11 @@ func (t *text) delimiter(c byte) {
 		t.last = 0
 	}
 }
+
+// isBinary reports whether no text has this byte. ESC is of ISO 2022.
+func isBinary(c rune) bool { return c < '\t' || '\r' < c && c < ' ' && c != '\x1b' }
+
+// short returns the fields whose last keys are that short.
+func (p *Plan) short() uint64 { return p.words.ends[1] | p.words.ends[2] } // ENTITY is longer
 
 func (t *text) end() { t.delimiter(0) }
