@@ -96,7 +96,6 @@ func (p *Plan) Field(name string) (Field, error) {
 		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
 	}
 	var letters, last []byte
-	first := 0 // how many letters the first key has
 	for i, key := range keys {
 		valid := false
 		last, valid = appendLetters(nil, key)
@@ -108,17 +107,14 @@ func (p *Plan) Field(name string) (Field, error) {
 		case !index:
 			letters = append(letters, last...)
 		}
-		if i == 0 {
-			first = len(letters)
-		}
 	}
 	i, found, err := p.add(wanted{field: string(letters)})
 	if err == nil && !found {
 		p.fields |= 1 << i
 		p.names.add(i, letters)
 		p.words.add(i, last)
-		if first < len(letters) {
-			p.bare.add(i, letters[first:])
+		if first, _ := appendLetters(nil, keys[0]); len(first) < len(letters) {
+			p.bare.add(i, letters[len(first):])
 		}
 	}
 	return Field(i), err
@@ -273,7 +269,7 @@ var errUnclear = errors.New("unclear")
 const urlencoded = "application/x-www-form-urlencoded"
 
 func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) error {
-	if _, err := in.Peek(1); err != nil {
+	if _, err := in.Peek(1); err != nil || len(r.plan.wanted) == 0 {
 		return ignoreEOF(err) // there is none
 	}
 	lower := strings.ToLower(contentType)
@@ -292,12 +288,9 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if err := skipBlanks(in); err != nil {
 		return ignoreEOF(err)
 	}
-	start, err := in.Peek(256)
+	start, err := in.Peek(in.Size())
 	if len(start) == 0 {
 		return err
-	}
-	if start[0] == '/' {
-		start, _ = in.Peek(in.Size())
 	}
 	var parsers []parser
 	json := jsonStart.Match(start) || strings.Contains(media, "json")
@@ -305,7 +298,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
 	form := media == urlencoded || media == ""
-	q := &pairs{r: r, wanted: r.plan.fields, loose: !form}
+	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form}
 	if parsers = append(parsers, q); form {
 		// The name of the first pair is then none but JSON.
 		q.wanted, q.skip, q.inValue = r.plan.all(), json, json

@@ -2,8 +2,8 @@ package form
 
 import (
 	"bytes"
+	"encoding/hex"
 	"math/bits"
-	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -180,7 +180,9 @@ func (d *document) inString(data []byte) (n int) {
 		d.append(data[:1])
 		return 1
 	}
-	n = toQuote(data)
+	if n = bytes.IndexAny(data, `"\`); n < 0 {
+		n = len(data)
+	}
 	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
 		valid := true
 		for i := 0; d.keep && i < n; i++ {
@@ -219,25 +221,6 @@ func (d *document) append(data []byte) {
 	if d.keep {
 		d.text = append(d.text, data[:min(len(data), longestValue+1-len(d.text))]...)
 	}
-}
-
-// toQuote returns where the next quote or backslash is.
-func toQuote(data []byte) int {
-	const window = 64 // were it long, many backslashes before one quote would take long
-	for from := 0; from < len(data); from += window {
-		next := data[from:min(len(data), from+window)]
-		to := bytes.IndexByte(next, '"')
-		if to < 0 {
-			to = len(next)
-		}
-		if backslash := bytes.IndexByte(next[:to], '\\'); backslash >= 0 {
-			to = backslash
-		}
-		if to < len(next) {
-			return from + to
-		}
-	}
-	return len(data)
 }
 
 // named takes the name of a value. The readers of JSON compare names as they are, so one
@@ -336,12 +319,9 @@ func unescape(text []byte) (_ []byte, valid bool) {
 
 // hex4 returns the rune that four hexadecimal digits stand for, or -1.
 func hex4(text []byte) rune {
-	if len(text) < 4 {
+	var r [2]byte
+	if n, err := hex.Decode(r[:], text[:min(4, len(text))]); n < len(r) || err != nil {
 		return -1
 	}
-	r, err := strconv.ParseUint(string(text[:4]), 16, 16)
-	if err != nil {
-		return -1
-	}
-	return rune(r)
+	return rune(r[0])<<8 | rune(r[1])
 }

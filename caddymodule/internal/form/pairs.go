@@ -10,6 +10,7 @@ import (
 type pairs struct {
 	r      *Reading
 	wanted uint64
+	loose  bool // few readers take this body for pairs, so they are unclear, and most names are none
 
 	fields  int
 	text    []byte // of the name, then of the value, as it came
@@ -17,17 +18,13 @@ type pairs struct {
 	is      uint64 // the fields of which it is the value
 	skip    bool   // nobody wants what comes up to the next pair
 	odd     bool   // the pair is next to a semicolon
-
-	// The body is of another type, which few readers take for pairs: what they read is unclear, and
-	// most of what is between & and = is no name.
-	loose bool
 }
 
 func (p *pairs) write(data []byte) {
 	for {
 		ends := "=&;"
 		if p.loose {
-			ends = "=&"
+			ends = ends[:2]
 		}
 		if p.inValue {
 			ends = ends[1:]
@@ -64,17 +61,12 @@ func (p *pairs) keep(data []byte) {
 
 // named ends the name of a pair.
 func (p *pairs) named(cut bool) {
-	if p.loose && bytes.ContainsFunc(p.text, isBinary) {
-		p.wanted &^= p.r.plan.short()
-	}
 	name, whole := unescaped(p.text)
 	cut = cut || !whole || len(p.text) > longestName
-	switch {
-	case !p.loose:
-		p.is = p.r.name(name, p.wanted, cut)
-	case !cut && utf8.Valid(name) && !hasControl(name):
-		p.r.unclear |= p.r.name(name, p.wanted, false)
+	if p.loose && (cut || !utf8.Valid(name) || hasControl(name)) {
+		name, cut = nil, false
 	}
+	p.is = p.r.name(name, p.wanted, cut)
 	p.skip, p.inValue, p.text = p.is == 0, true, p.text[:0]
 }
 
@@ -87,7 +79,7 @@ func (p *pairs) end() {
 		p.named(p.loose)
 	}
 	if !p.skip {
-		plain := !p.odd && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack
+		plain := !p.odd && !p.loose && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack
 		value, whole := unescaped(p.text)
 		p.r.note(p.is, value, plain && whole)
 	}

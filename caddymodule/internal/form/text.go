@@ -52,7 +52,7 @@ func (t *text) write(data []byte) {
 // delimiter ends a word.
 func (t *text) delimiter(c byte) {
 	opened := t.opened
-	if isBinary(rune(c)) {
+	if c < '\t' || '\r' < c && c < ' ' && c != '\x1b' { // that is ESC, of ISO 2022
 		t.words &^= t.r.plan.short()
 	}
 	if t.at.length > 0 || t.at.alive == 0 {
@@ -88,9 +88,6 @@ func (t *text) delimiter(c byte) {
 		t.last = 0
 	}
 }
-
-// isBinary reports whether no text has this byte. ESC is of ISO 2022.
-func isBinary(c rune) bool { return c < '\t' || '\r' < c && c < ' ' && c != '\x1b' }
 
 // short returns the fields whose last keys are that short.
 func (p *Plan) short() uint64 { return p.words.ends[1] | p.words.ends[2] } // ENTITY is longer

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -52,7 +53,7 @@ func foldWordPress(name string) string {
 	case len(name) > longestName, strings.ContainsAny(name, "<>&%"), !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl):
 		return oddName
 	}
-	if folded := singleLetters(baseLetters(name)); folded != "" {
+	if folded := doubles.ReplaceAllString(baseLetters(name), "$1$2$3$4"); folded != "" {
 		return folded
 	}
 	return oddName
@@ -83,8 +84,6 @@ func baseLetters(name string) string {
 		switch {
 		case unicode.Is(unusual, r), unicode.IsNumber(r) && !unicode.IsDigit(r):
 			return ""
-		case r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)):
-			letters.WriteRune(unicode.ToLower(r))
 		case unicode.IsLetter(r):
 			letters.WriteString(spelledOut.Replace(string(foldCase(r))))
 		case unicode.IsDigit(r):
@@ -96,21 +95,8 @@ func baseLetters(name string) string {
 	return letters.String()
 }
 
-// singleLetters writes the pairs that letters with accents are spelled out by as their
-// first letter.
-func singleLetters(text string) string {
-	var folded strings.Builder
-	last := rune(0)
-	for _, r := range text {
-		switch string([]rune{last, r}) {
-		case "ae", "oe", "ue", "aa", "ss", "dj":
-			continue
-		}
-		folded.WriteRune(r)
-		last = r
-	}
-	return folded.String()
-}
+// doubles are the pairs that letters with accents are spelled out by. The first letter stays.
+var doubles = regexp.MustCompile(`(a)[ae]+|([ou])e+|(s)s+|(d)j+`)
 
 // foldCase returns one letter for all that differ in case only, such as σ and ς.
 func foldCase(r rune) rune {
