@@ -304,8 +304,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		q.wanted, q.skip, q.inValue = r.plan.all(), json, json
 	}
 	if media != urlencoded && !json {
-		declaration, _, _ := bytes.Cut(bytes.ToLower(start), []byte("?>"))
-		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && !hasASCII(declaration) {
+		declaration, _, ended := bytes.Cut(start, []byte("?>"))
+		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && (!ended || !hasASCII(bytes.ToLower(declaration))) {
 			return errUnclear
 		}
 		if !form {

@@ -195,6 +195,7 @@ func TestField(t *testing.T) {
 		{"XML in UTF-16", "text/xml", "\xfe\xff\x00<\x00l\x00o\x00g\x00>", "unclear"},
 		{"XML without it", "text/xml", "<?xml version='1.0' encoding='UTF-8'?><a><logs x='log'>log</logs></a>", "absent"},
 		{"XML in UTF-7", "text/xml", "<?xml version='1.0' encoding='UTF-7'?>+ADw-log+AD4-", "unclear"},
+		{"XML in UTF-7, as it says late", "text/xml", "<?xml version='1.0'" + strings.Repeat(" ", 99_999) + "encoding='UTF-7'?>+ADw-log+AD4-", "unclear"},
 		{"XML in EBCDIC", "text/xml", "\x4c\x6f\xa7\x94", "unclear"},
 		{"XML with entities", "text/xml", `<!DOCTYPE x [<!ENTITY a "b">]><x/>`, "unclear"},
 		{"HTML", "text/html", "<!doctype html><p>entity", "absent"},
