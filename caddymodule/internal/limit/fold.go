@@ -98,8 +98,12 @@ func baseLetters(name string) string {
 // doubles are the pairs that letters with accents are spelled out by. The first letter stays.
 var doubles = regexp.MustCompile(`(a)[ae]+|([ou])e+|(s)s+|(d)j+`)
 
-// foldCase returns one letter for all that differ in case only, such as σ and ς.
+// foldCase returns one letter for all that differ in case only, such as σ and ς, and Katakana for
+// Hiragana.
 func foldCase(r rune) rune {
+	if 'ぁ' <= r && r <= 'ゖ' {
+		return r + 'ァ' - 'ぁ'
+	}
 	least := r
 	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
 		if unicode.IsLetter(other) { // and no mark, as one of iota's is
@@ -124,4 +128,5 @@ func foldDigit(r rune) rune {
 var spelledOut = strings.NewReplacer(
 	"€", "e", "ɑ", "a", "ŉ", "n", "ĸ", "k", "ı", "i", "Ŋ", "n", "ŋ", "n", "Ð", "d", "ð", "d", "Þ", "th", "þ", "th", "ß", "s", "ẞ", "s",
 	"Đ", "d", "đ", "d", "Ħ", "h", "ħ", "h", "Ł", "l", "ł", "l", "Ŧ", "t", "ŧ", "t", "Ø", "o", "ø", "o", "Æ", "a", "æ", "a", "Œ", "o", "œ", "o",
+	"ァ", "ア", "ィ", "イ", "ゥ", "ウ", "ェ", "エ", "ォ", "オ", "ッ", "ツ", "ャ", "ヤ", "ュ", "ユ", "ョ", "ヨ", "ヮ", "ワ", "ヵ", "カ", "ヶ", "ケ", "ך", "כ", "ם", "מ", "ן", "נ", "ף", "פ", "ץ", "צ",
 )

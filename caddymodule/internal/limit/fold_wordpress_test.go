@@ -35,6 +35,8 @@ func TestWordPressTakesTheseNamesForOne(t *testing.T) {
 		{"Ёлка", "елка"},
 		{"山田", "山\u0301田", "山\u0902田\u0903"},
 		{"राम", "राम\u0903", "रा\u093cम\u0902"},
+		{"ひっかけ", "ヒッカケ", "ﾋｯｶｹ", "ぴつがげ", "ヒッヵヶ"},
+		{"סוף", "סופ"},
 		{"admin1", "admin١", "admin１", "admin१"},
 	} {
 		for _, name := range names {
