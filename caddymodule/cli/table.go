@@ -62,10 +62,12 @@ func sanitize(from string) string { return command.Printable(from, 100) }
 // them so; limit wants the whole one, from --json.
 func shortKey(key string) string { return command.Printable(key, 40) }
 
-// asShown returns what a text from a terminal stands for, if the terminal showed it escaped.
+// asShown returns what a text from a terminal stands for, if the terminal showed it escaped. Names of
+// buckets have no control bytes, so the \a of CORP\alice is none.
 func asShown(shown string) string {
 	if strings.Contains(shown, `\`) {
-		if text, err := strconv.Unquote(`"` + strings.ReplaceAll(shown, `"`, `\"`) + `"`); err == nil {
+		text, err := strconv.Unquote(`"` + strings.ReplaceAll(shown, `"`, `\"`) + `"`)
+		if err == nil && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' }) {
 			return text
 		}
 	}
