@@ -199,13 +199,14 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, denied bool) wire.Verdict
 	return wire.Verdict{Decision: limit.Admitted.String()}
 }
 
-// banOf returns the ban of the address that is in a key, or nil.
+// banOf returns the ban of all addresses for which the one in a key stands, or nil.
 func (j judge) banOf(z *engine.Zone, key string) *override.Held {
 	if !z.Key.HasAddress() && !strings.HasPrefix(key, "@client_ip/") || j.set.AllShadow(j.now) {
 		return nil
 	}
 	for part := range strings.SplitSeq(key, "/") {
-		if ban := j.banned(part); ban != nil {
+		addr, _ := netip.ParseAddr(part)
+		if ban := j.bannedAll(bucketkey.ClientPrefix(addr, z.Key.IPv4, z.Key.IPv6)); ban != nil {
 			return ban
 		}
 	}
@@ -213,8 +214,9 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Held {
 }
 
 // banned returns the ban that holds for an address or a network, or nil.
-func (j judge) banned(client string) *override.Held {
-	network := prefixOf(client)
+func (j judge) banned(client string) *override.Held { return j.bannedAll(prefixOf(client)) }
+
+func (j judge) bannedAll(network netip.Prefix) *override.Held {
 	ban := j.set.Banned(network.Addr(), j.now)
 	if ban == nil || ban.Network.Bits() > network.Bits() {
 		return nil
