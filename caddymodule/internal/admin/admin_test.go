@@ -277,6 +277,7 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 	check.That(t, !got.Refused && s.Why("203.0.113.9").Refused, "a ban of the first addresses of the bucket: got %+v for another one, want it not refused", got)
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
 	freed := ask[wire.Released](s, "release", `{"client": "203.0.113.128/25"}`)
+	check.That(t, s.Why("203.0.113.0/24").Refused, "a network of which a part is banned, too: got it not refused")
 	check.That(t, freed.Banned, "release of a banned network: got %+v, want it said that the ban holds", freed)
 }
 

@@ -206,7 +206,7 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Held {
 	}
 	for part := range strings.SplitSeq(key, "/") {
 		addr, _ := netip.ParseAddr(part)
-		if ban := j.bannedAll(bucketkey.ClientPrefix(addr, z.Key.IPv4, z.Key.IPv6)); ban != nil {
+		if ban := j.set.BannedAll(bucketkey.ClientPrefix(addr, z.Key.IPv4, z.Key.IPv6), j.now); ban != nil {
 			return ban
 		}
 	}
@@ -214,14 +214,8 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Held {
 }
 
 // banned returns the ban that holds for an address or a network, or nil.
-func (j judge) banned(client string) *override.Held { return j.bannedAll(prefixOf(client)) }
-
-func (j judge) bannedAll(network netip.Prefix) *override.Held {
-	ban := j.set.Banned(network.Addr(), j.now)
-	if ban == nil || ban.Network.Bits() > network.Bits() {
-		return nil
-	}
-	return ban
+func (j judge) banned(client string) *override.Held {
+	return j.set.BannedAll(prefixOf(client), j.now)
 }
 
 // prefixOf returns the network or the address that a text is, or the zero Prefix.

@@ -229,14 +229,19 @@ func (s *Set) AllShadow(now time.Time) bool { return s.Shadow("", now) }
 
 // Banned returns the ban that holds for an address, or nil.
 func (s *Set) Banned(addr netip.Addr, now time.Time) *Held {
-	if s == nil || len(s.lengths) == 0 || !addr.IsValid() {
+	return s.BannedAll(netip.PrefixFrom(addr, addr.BitLen()), now)
+}
+
+// BannedAll returns the ban that holds for all of a network, or nil.
+func (s *Set) BannedAll(of netip.Prefix, now time.Time) *Held {
+	if s == nil || len(s.lengths) == 0 || !of.IsValid() {
 		return nil
 	}
-	addr = bucketkey.Unmap(addr)
+	addr := bucketkey.Unmap(of.Addr())
 	for _, bits := range s.lengths {
 		network, err := addr.Prefix(bits)
-		if err != nil {
-			continue // too long for IPv4
+		if err != nil || bits > of.Bits() {
+			continue // too long for IPv4, or of a part of the network
 		}
 		if h := s.bans[network]; h != nil && !h.over(now) {
 			return h
