@@ -200,6 +200,17 @@ func TestAReplaySettlesAtTheEndOfTheResponse(t *testing.T) {
 	check.That(t, maps.Equal(got["work"], want), "got %v, want %v", got["work"], want)
 }
 
+// Who leaves pays what was reserved, as in the running Caddy.
+func TestAReplayRefundsNobodyWhoLeft(t *testing.T) {
+	log := string(check.Must(os.ReadFile(logged(t, [2]float64{0, 0.1}, [2]float64{1, 0.1}, [2]float64{2, 0.1})))(t))
+	file := writeFile(t, "left.log", strings.ReplaceAll(log, `"status":200`, `"status":499`))
+	for _, settle := range []string{"settle seconds", "settle bytes 1KiB", "settle status 404 1", "refund status 4xx"} {
+		got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\ncost 2\n"+settle+"\n}\n}", file)
+		want := map[string]int{"admitted": 2, "refused": 1}
+		check.That(t, maps.Equal(got["work"], want), "%s: got %v, want %v", settle, got["work"], want)
+	}
+}
+
 func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
 	got, _ := decidedIn(t, "throttle around 3 1/d\nthrottle inner 1 1/d", logged(t, [2]float64{0, 0}, [2]float64{1, 0}, [2]float64{2, 0}, [2]float64{3, 0}, [2]float64{4, 0}))
 	for zone, want := range map[string]map[string]int{"around": {"admitted": 5}, "inner": {"admitted": 1, "refused": 4}} {
