@@ -122,6 +122,7 @@ func summarize(in *accesslog.Reader) (*Report, error) {
 	if broken > 0 {
 		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
+	notes = append(notes, in.Stats().Doubts()...)
 	return reportOf(in, found.zones(func(string) *clients.Table { return table }), &known, notes), nil
 }
 

@@ -81,6 +81,10 @@ func TestTheTextOfASummary(t *testing.T) {
 			[]string{summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/\x1b]0;owned\x07", evil), summaryLine(2, "/", summaryBoth)},
 			[]string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `1  /\x1b]0;owned\a`, "75% or more        1\n"},
 		},
+		"doubts the unit of durations": {
+			[]string{strings.ReplaceAll(summaryLine(0, "/", summaryAdmitted), `"duration":0.5`, `"duration":52000`)},
+			[]string{"that is hardly true", "--time-field duration:ms"},
+		},
 		"says what to run instead": {[]string{summaryLine(0, "/", "")}, []string{"No line has the field throttle", "run caddy throttle replay or recommend"}},
 	} {
 		_, text := summaryOf(t, test.lines...)
