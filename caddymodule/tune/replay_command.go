@@ -248,6 +248,7 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 		}{
 			{len(z.Field) > 0, "charges requests with a field, and logs hold no bodies: it is judged by the POST requests to " + cmp.Or(strings.Join(rp.logIns, ", "), "any address. Name that of logins with --login")},
 			{z.Settle != nil && z.Settle.Source == "header", "settles what a response header says, which logs do not hold: its charges stay as they were reserved"},
+			{z.Settle != nil && z.Settle.Source == "seconds", "settles the time until the response's headers come, and most logs have that until its end: slow clients and large responses cost more here. --time-field names another field"},
 			{slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }), "refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right logins are charged like wrong ones"},
 			{z.Delay != nil, "delays requests, and nobody waits in a replay: delayed are those whom the level of their bucket would have let wait. How many may wait at once does not count, and the upstream gets them at once"},
 			{z.TrustDevices != nil, "trusts devices, whose cookies logs do not hold: all requests are charged to the account"},

@@ -195,9 +195,10 @@ func TestAReplayCountsThoseWhoWouldHaveWaited(t *testing.T) {
 
 // The first takes ten seconds, which are charged when it ends: after the second has come.
 func TestAReplaySettlesAtTheEndOfTheResponse(t *testing.T) {
-	got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\nsettle seconds after\n}\n}", logged(t, [2]float64{0, 10}, [2]float64{5, 0.1}, [2]float64{11, 0.1}))
+	got, notes := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\nsettle seconds after\n}\n}", logged(t, [2]float64{0, 10}, [2]float64{5, 0.1}, [2]float64{11, 0.1}))
 	want := map[string]int{"admitted": 2, "refused": 1}
 	check.That(t, maps.Equal(got["work"], want), "got %v, want %v", got["work"], want)
+	check.Contains(t, notes, "zone work settles the time until the response's headers come", "the notes, want that a log has another time")
 }
 
 // Who leaves pays what was reserved, as in the running Caddy.
