@@ -702,6 +702,17 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 
 // A zone that has addresses in its key has buckets beside those, for requests whose key
 // is not usable.
+// A request that is denied leaves no bucket.
+func TestWhyShowsThatAWholeKeyIsDenied(t *testing.T) {
+	s := servertest.Run(t, "http:// {\nthrottle {\nzone pages {\nkey client_ip method\nlimit 2 1/h\noverride 203.0.113.7 deny\n}\n}\nrespond ok\n}")
+	for client, want := range map[string]string{"203.0.113.7/GET": "denied", "203.0.113.8/GET": ""} {
+		why := s.Why(client)
+		check.That(t, why.Refused == (want != "") && (want == "" || len(why.Buckets) == 1 && why.Buckets[0].Verdict.Reason == want), "%s: got %+v, want the reason %q", client, why, want)
+	}
+	s.Changes("/throttle/limit", `{"zone": "pages", "limit": "deny"}`)
+	check.That(t, s.Why("203.0.113.8/GET").Refused, "in a zone that denies everybody: got it not refused")
+}
+
 func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 	for name, options := range map[string]string{
 		"missing_key":  "key client_ip header X-Account missing client_ip",

@@ -134,7 +134,8 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 func (w *why) own(z *engine.Zone, client string) string {
 	own, named := z.NameOf(client)
 	_, notAddress := netip.ParseAddr(client)
-	if !named || z.Key.HasAddress() != (notAddress == nil) {
+	whole := strings.Contains(client, "/") && !prefixOf(client).IsValid() // the key of several parts
+	if !named || !whole && z.Key.HasAddress() != (notAddress == nil) {
 		return ""
 	}
 	policy := z.Unlisted(own)

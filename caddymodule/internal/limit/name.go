@@ -126,11 +126,12 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 }
 
 // NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
-// if the key has one part. That may be one that an override lets several keys share. It
-// returns false if the part can have no such value.
+// if the key has one part. That may be one that an override lets several keys share. Of a key
+// with several parts it wants the name. It returns false if the key can have no such value.
 func (z *Zone) NameOf(value string) (name string, ok bool) {
 	if len(z.Key.parts) != 1 || value == "" {
-		return "", false
+		_, named := z.partsOf(value)
+		return value, named && value != ""
 	}
 	if strings.HasPrefix(value, "@") {
 		return value, true
