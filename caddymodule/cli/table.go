@@ -65,13 +65,11 @@ func shortKey(key string) string { return command.Printable(key, 40) }
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped. Names of
 // buckets have no control bytes, so the \a of CORP\alice is none.
 func asShown(shown string) string {
-	if strings.Contains(shown, `\`) {
-		text, err := strconv.Unquote(`"` + strings.ReplaceAll(shown, `"`, `\"`) + `"`)
-		if err == nil && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' }) {
-			return text
-		}
+	text, err := strconv.Unquote(`"` + strings.ReplaceAll(shown, `"`, `\"`) + `"`)
+	if err != nil || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' }) {
+		return shown
 	}
-	return shown
+	return text
 }
 
 // printableLine is what a terminal may show of a message that quotes what it complains

@@ -274,9 +274,6 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 		waited += time.Duration(gjson.Get(req.Throttle, "delay").Num * float64(time.Second))
 	}
 	rp.took = max(0, req.Duration-waited) // in zones of the throttle that handled it, as far as its line says
-	if status == statusLeft {
-		return caddyhttp.Error(status, context.Canceled)
-	}
 	w.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {
 		return nil
@@ -288,9 +285,6 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	}
 	return nil
 }
-
-// statusLeft is what Caddy and nginx log if the client left before it was answered.
-const statusLeft = 499
 
 // zeros are a body to send.
 var zeros = make([]byte, 1<<20)
@@ -320,7 +314,7 @@ func newRequest(req *accesslog.Request, uri string) *http.Request {
 		r.TLS = completed
 	}
 	ctx := context.WithValue(context.Background(), loggedKey{}, req)
-	if req.Status == statusLeft { // then Caddy refunds nothing
+	if req.Status == 499 { // the client has left, so nothing is refunded
 		var leave context.CancelFunc
 		ctx, leave = context.WithCancel(ctx)
 		leave()

@@ -122,8 +122,7 @@ func summarize(in *accesslog.Reader) (*Report, error) {
 	if broken > 0 {
 		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
-	notes = append(notes, in.Stats().Doubts()...)
-	return reportOf(in, found.zones(func(string) *clients.Table { return table }), &known, notes), nil
+	return reportOf(in, found.zones(func(string) *clients.Table { return table }), &known, append(notes, in.Stats().Doubts()...)), nil
 }
 
 // Decided is what a zone has decided. Refusals of a shadow zone count as refusals.

@@ -126,7 +126,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	if r.broken != nil && r.result.Count == 0 {
 		return nil, r.broken
 	}
-	r.result.Banned = r.banned(of.Client) != nil
+	r.result.Banned = r.set.BannedAll(prefixOf(of.Client), r.now) != nil
 	if freed := r.result.Freed; len(freed) > 0 {
 		of := freed[0] // the client may be named by a secret, and the names of its buckets hold none
 		if more := r.result.Count - 1; more > 0 {

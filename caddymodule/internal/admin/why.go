@@ -86,7 +86,7 @@ func (w *why) lately(of *wire.ClientQuery) {
 // client adds what zones do with a client. The bucket that has refused it is shown in any case.
 func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, past supportcode.Refusal) error {
 	r := w.result
-	if ban := w.banned(client); ban != nil {
+	if ban := w.set.BannedAll(prefixOf(client), w.now); ban != nil {
 		shown := overrideOf(w.Engine, ban.Entry)
 		r.Ban = &shown
 		r.Refused = !w.set.AllShadow(w.now) && slices.ContainsFunc(zones, func(z *engine.Zone) bool { return z.Shadow == nil })
@@ -134,8 +134,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 func (w *why) own(z *engine.Zone, client string) string {
 	own, named := z.NameOf(client)
 	_, notAddress := netip.ParseAddr(client)
-	whole := strings.Contains(client, "/") && !prefixOf(client).IsValid() // the key of several parts
-	if !named || !whole && z.Key.HasAddress() != (notAddress == nil) {
+	if !named || z.Key.HasAddress() != (notAddress == nil) && (!strings.Contains(client, "/") || prefixOf(client).IsValid()) { // a key of several parts has a slash
 		return ""
 	}
 	policy := z.Unlisted(own)
@@ -206,17 +205,11 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Held {
 		return nil
 	}
 	for part := range strings.SplitSeq(key, "/") {
-		addr, _ := netip.ParseAddr(part)
-		if ban := j.set.BannedAll(bucketkey.ClientPrefix(addr, z.Key.IPv4, z.Key.IPv6), j.now); ban != nil {
+		if ban := j.set.BannedAll(bucketkey.ClientPrefix(prefixOf(part).Addr(), z.Key.IPv4, z.Key.IPv6), j.now); ban != nil {
 			return ban
 		}
 	}
 	return nil
-}
-
-// banned returns the ban that holds for an address or a network, or nil.
-func (j judge) banned(client string) *override.Held {
-	return j.set.BannedAll(prefixOf(client), j.now)
 }
 
 // prefixOf returns the network or the address that a text is, or the zero Prefix.
