@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,35 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 		for j, other := range weakestFirst {
 			check.Equal(t, o.stronger(other), i > j, "outcome %d stronger than %d", i, j)
 		}
+	}
+}
+
+// TestRateLimitHeadersAreTrue: a client that relies on them is not refused.
+func TestRateLimitHeadersAreTrue(t *testing.T) {
+	for name, test := range map[string]struct {
+		why            Reason
+		block, delay   time.Duration
+		level, ceiling float64
+		answer         leakybucket.Decision
+		policy, want   string
+	}{
+		"an empty bucket":             {policy: `;q=10;w=20`, want: `;r=10`},
+		"part of a unit":              {level: 2.5, policy: `;q=10;w=20`, want: `;r=7;t=1`},
+		"refused":                     {why: Capacity, level: 9.5, policy: `;q=10;w=20`, want: `;r=0;t=1`},
+		"blocked, and all has leaked": {why: Blocked, block: time.Hour, policy: `;q=10;w=20`, want: `;r=0;t=3600`},
+		"blocked, and some has":       {why: Blocked, block: time.Hour, level: 4, policy: `;q=10;w=20`, want: `;r=0;t=3600`},
+		"others wait":                 {why: QueueFull, delay: 8 * time.Second, level: 4, policy: `;q=10;w=20`, want: `;r=0;t=8`},
+		"no store":                    {why: NoStore, answer: leakybucket.Decision{Undecided: true}},
+	} {
+		o := Outcome{Zone: testZone(t, "a", nil), Charge: leakybucket.Charge{Limit: leakybucket.Limit{Capacity: 10, Leak: 0.5}, Cost: 1, Ceiling: test.ceiling}, Answer: test.answer}
+		o.Answer.Level, o.Block, o.Delay, o.decision = test.level, test.block, test.delay, Admitted
+		if test.why != None {
+			o.Refuse(test.why)
+		}
+		header := make(http.Header)
+		(&Verdict{Outcomes: []Outcome{o}}).announce(header)
+		check.Equal(t, strings.TrimPrefix(header.Get("RateLimit-Policy"), `"a"`), test.policy, "%s: RateLimit-Policy", name)
+		check.Equal(t, strings.TrimPrefix(header.Get("RateLimit"), `"a"`), test.want, "%s: RateLimit", name)
 	}
 }
 

@@ -120,25 +120,27 @@ func (v *Verdict) announce(header http.Header) {
 	limit := o.Limit
 	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
 	left := math.Floor(limit.Remaining(o.Level()))
+	more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
+	switch {
+	case o.Block > 0, o.reason == QueueFull: // whatever has leaked
+		left, more = 0, o.TimeToFit()
+	case o.reason.Waits(): // never later than Retry-After, which is what clients obey
+		more = min(more, o.RetryAfter())
+	}
 	name := strconv.Quote(o.Zone.Name)
 	header.Set("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
 	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
-	if o.Level() > 0 {
-		// Never later than Retry-After, which is what clients obey.
-		more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
-		if o.reason.Waits() {
-			more = min(max(more, o.Block), o.RetryAfter())
-		}
+	if more > 0 {
 		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)
 	}
 	header.Set("RateLimit", field)
 }
 
-// nearest returns the outcome of the fullest enforced bucket whose key is not private,
-// or nil if there is none.
+// nearest returns the outcome of the fullest enforced bucket that is known and whose key is not
+// private, or nil if there is none.
 func (v *Verdict) nearest() (nearest *Outcome) {
 	for o := range v.all {
-		if o.Limit.Capacity > 0 && !o.Shadow && !o.Zone.Key.private() && (nearest == nil || o.fuller(nearest)) {
+		if o.Limit.Capacity > 0 && !o.Answer.Undecided && !o.Shadow && !o.Zone.Key.private() && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 	}
