@@ -60,6 +60,8 @@ func TestRateLimitHeadersAreTrue(t *testing.T) {
 		"blocked, and some has":       {why: Blocked, block: time.Hour, level: 4, policy: `;q=10;w=20`, want: `;r=0;t=3600`},
 		"others wait":                 {why: QueueFull, delay: 8 * time.Second, level: 4, policy: `;q=10;w=20`, want: `;r=0;t=8`},
 		"no store":                    {why: NoStore, answer: leakybucket.Decision{Undecided: true}},
+		"a delay that is bounded":     {level: 2, ceiling: 5, policy: `;q=5;w=10`, want: `;r=3;t=2`},
+		"and would be too long":       {why: Capacity, level: 4.5, ceiling: 5, policy: `;q=5;w=10`, want: `;r=0;t=1`},
 	} {
 		o := Outcome{Zone: testZone(t, "a", nil), Charge: leakybucket.Charge{Limit: leakybucket.Limit{Capacity: 10, Leak: 0.5}, Cost: 1, Ceiling: test.ceiling}, Answer: test.answer}
 		o.Answer.Level, o.Block, o.Delay, o.decision = test.level, test.block, test.delay, Admitted

@@ -117,7 +117,7 @@ func (v *Verdict) announce(header http.Header) {
 	if len(o.Zone.Cost) > 0 {
 		unit = `;qu="cost"` // not every request costs 1
 	}
-	limit := o.Limit
+	limit := o.Limit.WithCeiling(o.Ceiling)
 	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
 	left := math.Floor(limit.Remaining(o.Level()))
 	more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
