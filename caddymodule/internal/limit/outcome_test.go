@@ -34,6 +34,7 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 		outcome(ShadowRefused, Denied, leakybucket.Limit{}, 0, 0),
 		outcome(Refused, Capacity, limit, 9.5, 1),
 		outcome(Refused, Capacity, limit, 10, 1),
+		outcome(Refused, Capacity, leakybucket.Limit{Capacity: 1000, Leak: 1}, 1000, 1), // fits in a second, and is empty in 1000
 		outcome(Refused, Capacity, slow, 9.5, 1),
 		outcome(Refused, Oversize, limit, 0, 11),
 	}

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"strconv"
@@ -83,8 +84,8 @@ func (o *Outcome) TimeToFit() time.Duration {
 }
 
 // stronger reports whether o, rather than other, decides about the request. The
-// stronger decision wins, then the refusal with the longest wait, then the fuller
-// bucket.
+// stronger decision wins, then the refusal that lasts longest, which people are told, then
+// the one with the longest Retry-After, then the fuller bucket.
 func (o *Outcome) stronger(other *Outcome) bool {
 	if a, b := o.decision, other.decision; a != b {
 		return a > b
@@ -92,8 +93,8 @@ func (o *Outcome) stronger(other *Outcome) bool {
 	if a, b := o.reason.Waits(), other.reason.Waits(); a != b {
 		return b
 	}
-	if a, b := o.RetryAfter(), other.RetryAfter(); a != b {
-		return a > b
+	if lasts := cmp.Or(cmp.Compare(o.TimeToFit(), other.TimeToFit()), cmp.Compare(o.RetryAfter(), other.RetryAfter())); lasts != 0 {
+		return lasts > 0
 	}
 	return o.fuller(other)
 }
