@@ -38,7 +38,7 @@ type Options struct {
 	// Policy is the name under which the limit is told to clients, in the fields RateLimit-Policy
 	// and RateLimit of draft-ietf-httpapi-ratelimit-headers-10: q units fit at once, and leak in w
 	// seconds; r are left, and there are more in t seconds. It has letters, digits, _ and - only.
-	// If empty, answers have no such fields.
+	// If empty, answers have no such fields. Each of several limiters around a handler adds its own.
 	Policy string
 
 	// Refuse writes the answer to a refused request. Its headers Retry-After and
@@ -123,7 +123,7 @@ func (m *middleware) announce(header http.Header, r *leakybucket.Result) {
 	if limit.Capacity == 0 {
 		return
 	}
-	header.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", m.o.Policy, int64(limit.Capacity), max(1, seconds(limit.TimeToEmpty(limit.Capacity)))))
+	header.Add("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", m.o.Policy, int64(limit.Capacity), max(1, seconds(limit.TimeToEmpty(limit.Capacity)))))
 	left := math.Floor(r.Remaining)
 	field := fmt.Sprintf("%q;r=%d", m.o.Policy, int64(left))
 	if r.Level > 0 {
@@ -133,7 +133,7 @@ func (m *middleware) announce(header http.Header, r *leakybucket.Result) {
 		}
 		field += fmt.Sprintf(";t=%d", max(1, seconds(more)))
 	}
-	header.Set("RateLimit", field)
+	header.Add("RateLimit", field)
 }
 
 // seconds rounds up, so that nobody is told to come too early.

@@ -169,6 +169,10 @@ func TestPlansAreTold(t *testing.T) {
 		policy, field := w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit")
 		check.That(t, w.Code == test.status && policy == test.policy && field == test.field, "got %d, %s, %s, want %+v", w.Code, policy, field, test)
 	}
+	w := httptest.NewRecorder()
+	httplimit.Middleware(limiter(t, memstore.New(memstore.Options{}), 3, 1), httplimit.Options{Policy: "burst"})(h).ServeHTTP(w, httptest.NewRequest("GET", "/pro", nil))
+	check.Slices(t, w.Header()["Ratelimit"], []string{`"burst";r=2;t=1`, `"plan";r=98;t=1`})
+	check.Slices(t, w.Header()["Ratelimit-Policy"], []string{`"burst";q=3;w=3`, `"plan";q=100;w=50`})
 }
 
 func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
