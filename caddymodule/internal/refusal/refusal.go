@@ -152,6 +152,8 @@ const counted = 2048
 // writeBody writes an answer in a form that has a body.
 func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
 	header, text := w.Header(), pages.Get().(*[]byte)
+	delete(header, "Content-Encoding") // that a handler around has set for what the upstream would send
+	delete(header, "Content-Disposition")
 	*text = f.appendBody((*text)[:0], r, header, in)
 	if len(*text) > counted || r.ProtoMajor != 1 || header["Content-Length"] != nil {
 		header["Content-Length"] = []string{strconv.Itoa(len(*text))}

@@ -57,6 +57,8 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 		site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/around" {
 				w.Header().Set("Content-Length", "5")
+				w.Header().Set("Content-Encoding", "gzip")
+				w.Header().Set("Content-Disposition", "attachment")
 			}
 			f := Refusal{Status: 429, Waits: true, RetryAfter: time.Minute, TimeToFit: time.Minute}
 			check.NoError(t, f.Write(w, r, true))
@@ -75,6 +77,7 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 					body, err := io.ReadAll(answer.Body)
 					answer.Body.Close()
 					check.Assume(t, err == nil && answer.ProtoMajor == major, "%s over HTTP/%d: got %v, want HTTP/%d", method, answer.ProtoMajor, err, major)
+					check.That(t, answer.Header["Content-Disposition"] == nil, "%s: got a file to be saved, want a page", path)
 					if n := int64(len(body)); method == http.MethodGet && answer.ContentLength != n {
 						t.Errorf("HTTP/%d, %s, %s: got the length %d of %d bytes", major, path, accept, answer.ContentLength, n)
 					}
