@@ -183,6 +183,24 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 	}
 }
 
+// TestEachDirectiveTellsOfItsLimit, and hides it where a cache may keep the answer.
+func TestEachDirectiveTellsOfItsLimit(t *testing.T) {
+	throttle := func(zone string) string { return "throttle {\nratelimit_headers\nzone z" + zone + " {\nlimit " + zone + " 1/m\n}\n}\n" }
+	s := servertest.Run(t, "http:// {\nroute {\nheader Cache-Control private\n"+throttle("2")+throttle("9")+"header /public Cache-Control public\nrespond ok\n}\n}")
+	for _, test := range []struct {
+		path string
+		want []string
+	}{
+		{"/", []string{`"z2";r=1;t=60`, `"z9";r=8;t=60`}},
+		{"/public", nil},
+		{"/", []string{`"z2";r=0;t=60`}}, // refused
+	} {
+		h := s.From(servertest.Someone).Get(test.path).Header()
+		check.Slices(t, h["Ratelimit"], test.want)
+		check.Equal(t, len(h["Ratelimit-Policy"]), len(test.want), "%s: policies", test.path)
+	}
+}
+
 // TestSharedCache: what caches keep for everybody does not tell how much one client has left,
 // also if a handler around throttle, or an error route, says later that they may keep it.
 func TestSharedCache(t *testing.T) {

@@ -183,7 +183,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	observer := &limit.Observer{Headers: h.headers, Nests: shared != nil, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
 	var hide func() // the rate-limit headers
 	if h.Announces {
-		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
+		rateLimit, policy := slices.Clone(w.Header()["Ratelimit"]), slices.Clone(w.Header()["Ratelimit-Policy"])
 		hide = func() {
 			withdraw(w.Header(), "Ratelimit", rateLimit)
 			withdraw(w.Header(), "Ratelimit-Policy", policy)
@@ -208,8 +208,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 
 // withdraw removes ours of the values in a header that the upstream may have, too: what a cache
 // keeps for everybody tells nothing of one client.
-func withdraw(header http.Header, name, ours string) {
-	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return value == ours })
+func withdraw(header http.Header, name string, ours []string) {
+	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return slices.Contains(ours, value) })
 	if len(header[name]) == 0 {
 		delete(header, name)
 	}

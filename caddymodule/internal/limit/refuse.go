@@ -129,12 +129,12 @@ func (v *Verdict) announce(header http.Header) {
 		more = min(more, o.RetryAfter())
 	}
 	name := strconv.Quote(o.Zone.Name)
-	header.Set("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
+	header.Add("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
 	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
 	if more > 0 {
 		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)
 	}
-	header.Set("RateLimit", field)
+	header.Add("RateLimit", field)
 }
 
 // nearest returns the outcome of the fullest enforced bucket that is known and whose key is not
