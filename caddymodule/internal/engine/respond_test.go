@@ -133,6 +133,15 @@ func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
 	}
 }
 
+// TestTheCodeOfALongKeyFindsItsBucket: three digests are longer than what is kept of a key.
+func TestTheCodeOfALongKeyFindsItsBucket(t *testing.T) {
+	s := servertest.RunZone(t, "gate", "key header A header B header C\nlimit 1 1/d", "respond ok")
+	c := s.From(servertest.Someone).With("A", "1").With("B", "2").With("C", "3")
+	c.Passes(1, "/")
+	got := s.Why(servertest.CodeOn(t, c.Get("/")))
+	check.That(t, got.Refused && len(got.Buckets) == 1, "got %+v, want the bucket that refuses", got)
+}
+
 func TestCodesSurviveAReloadThatRemovesTheZone(t *testing.T) {
 	before := servertest.Run(t, "http:// {\nthrottle gate 1 1/h\nrespond ok\n}")
 	c := before.From(servertest.Someone)

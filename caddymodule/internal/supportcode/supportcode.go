@@ -66,7 +66,7 @@ type Refusal struct {
 	At       time.Time    `json:"at"`
 	Client   netip.Prefix `json:"client,omitzero"` // its address, or the /64 of an IPv6 address
 	Zone     string       `json:"zone"`
-	Key      string       `json:"key"` // cut after 200 bytes
+	Key      string       `json:"key"` // after 200 bytes cut off with …
 	Reason   string       `json:"reason"`
 	Cost     float64      `json:"cost"`  // in units, like the next two
 	Level    float64      `json:"level"` // of the bucket
@@ -92,7 +92,7 @@ type Ring struct {
 // Add remembers a refusal, instead of the oldest one, and returns its code.
 func (r *Ring) Add(refusal Refusal) (code Code) {
 	if len(refusal.Key) > longestKey {
-		refusal.Key = strings.Clone(strings.ToValidUTF8(refusal.Key[:longestKey], ""))
+		refusal.Key = strings.ToValidUTF8(refusal.Key[:longestKey], "") + "…" // as the admin API takes one that is cut
 	}
 	for code == 0 {
 		code = Code(rand.Uint64() >> (64 - bits))
