@@ -194,7 +194,9 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 
 // TestEachDirectiveTellsOfItsLimit, and hides it where a cache may keep the answer.
 func TestEachDirectiveTellsOfItsLimit(t *testing.T) {
-	throttle := func(zone string) string { return "throttle {\nratelimit_headers\nzone z" + zone + " {\nlimit " + zone + " 1/m\n}\n}\n" }
+	throttle := func(zone string) string {
+		return "throttle {\nratelimit_headers\nzone z" + zone + " {\nlimit " + zone + " 1/m\n}\n}\n"
+	}
 	s := servertest.Run(t, "http:// {\nroute {\nheader Cache-Control private\n"+throttle("2")+throttle("9")+"header /public Cache-Control public\nrespond ok\n}\n}")
 	for _, test := range []struct {
 		path string

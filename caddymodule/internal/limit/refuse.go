@@ -119,17 +119,16 @@ func (v *Verdict) announce(header http.Header) {
 		unit = `;qu="cost"` // not every request costs 1
 	}
 	limit := o.Limit.WithCeiling(o.Ceiling)
-	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
+	window := refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
 	left := math.Floor(limit.Remaining(o.Level()))
 	more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
-	switch {
-	case o.Block > 0, o.reason == QueueFull: // whatever has leaked
+	if o.Block > 0 || o.reason == QueueFull { // whatever has leaked
 		left, more = 0, o.TimeToFit()
-	case o.reason.Waits(): // never later than Retry-After, which is what clients obey
+	} else if o.reason.Waits() { // never later than Retry-After, which is what clients obey
 		more = min(more, o.RetryAfter())
 	}
 	name := strconv.Quote(o.Zone.Name)
-	header.Add("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
+	header.Add("RateLimit-Policy", name+";q="+strconv.FormatInt(int64(limit.Capacity), 10)+unit+";w="+strconv.FormatInt(window, 10))
 	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
 	if more > 0 {
 		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)

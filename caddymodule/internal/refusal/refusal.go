@@ -251,11 +251,7 @@ func readable(d time.Duration) (n int64, unit int) {
 // client that waits as long is not too early, and never 0, which some take for
 // "at once".
 func WholeSeconds(d time.Duration) int64 {
-	whole := int64(d / time.Second)
-	if d%time.Second > 0 {
-		whole++
-	}
-	return max(1, whole)
+	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
 const (
