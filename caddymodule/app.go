@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -26,10 +23,7 @@ import (
 type App struct {
 	config.App
 
-	engine   *engine.Engine
-	global   map[string]*engine.Zone    // by the definitions in the global options
-	inFlight map[string]*inflight.Limit // by those
-
+	engine  *engine.Engine
 	foreign *stores.SharedStore // of a StoreModule; nil otherwise
 }
 
@@ -75,7 +69,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 			return err
 		}
 	}
-	a.global, a.inFlight = maps.Clone(a.engine.Zones), maps.Clone(a.engine.InFlight) // before handlers add theirs
+	a.engine.Global.Zones, a.engine.Global.InFlight = maps.Clone(a.engine.Zones), maps.Clone(a.engine.InFlight) // before handlers add theirs
 	return nil
 }
 
@@ -148,48 +142,16 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	return nil
 }
 
-// zoneOf returns the zone for a handler's definition. A definition that is nothing
-// but a name means the zone of that name in the global options.
-func (a *App) zoneOf(ctx caddy.Context, definition *limit.Zone) (*engine.Zone, error) {
-	if definition == nil || !definition.Reference() {
-		return a.engine.AddZone(ctx, definition)
-	}
-	if z := a.global[definition.Name]; z != nil {
-		return z, nil
-	}
-	return nil, config.ErrUnknown("zone", definition.Name, slices.Sorted(maps.Keys(a.global)))
-}
-
-// inFlightOf returns the concurrency limit for a handler's definition, in the same way.
-func (a *App) inFlightOf(ctx caddy.Context, definition *config.InFlight) (*inflight.Limit, error) {
-	if !definition.Reference() {
-		return a.engine.AddInFlight(ctx, definition)
-	}
-	if l := a.inFlight[definition.Name]; l != nil {
-		return l, nil
-	}
-	return nil, config.ErrUnknown("in_flight", definition.Name, slices.Sorted(maps.Keys(a.inFlight)))
-}
-
-// appOf returns the app for a module of a server.
-func appOf(ctx caddy.Context) (*App, error) {
-	module, err := ctx.App("throttle")
-	if err != nil {
-		return nil, err
-	}
-	return module.(*App), nil
-}
-
 // Start lets the store connect, applies max_buckets and restores buckets. By now all servers
 // are provisioned, so it warns of global zones that nobody uses, which may be meant for later.
 func (a *App) Start() error {
-	for name, z := range a.global {
+	for name, z := range a.engine.Global.Zones {
 		if len(z.Directives) == 0 {
 			a.engine.Warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
 				zap.String("zone", name))
 		}
 	}
-	for name, l := range a.inFlight {
+	for name, l := range a.engine.Global.InFlight {
 		if l.Sites == 0 {
 			a.engine.Warner.Warn("in_flight is defined in the global options and limits nothing, because no site uses it: write in_flight <name> in a site",
 				zap.String("in_flight", name))

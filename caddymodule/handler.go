@@ -37,7 +37,7 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds or compiles the handler's zones.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	app, err := appOf(ctx)
+	e, err := engine.Of(ctx)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	duplicates, zones := make(config.Duplicates), []*engine.Zone(nil)
 	for _, definition := range h.Zone {
-		z, err := app.zoneOf(ctx, definition)
+		z, err := e.ZoneOf(ctx, definition)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 		zones = append(zones, z)
 	}
-	h.running = engine.NewHandler(ctx, app.engine, match, zones)
+	h.running = engine.NewHandler(ctx, e, match, zones)
 	h.running.Announces = h.RateLimitHeaders
 	return nil
 }
@@ -86,7 +86,7 @@ func (InFlight) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds or compiles what the handler limits.
 func (h *InFlight) Provision(ctx caddy.Context) error {
-	app, err := appOf(ctx)
+	e, err := engine.Of(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,13 +94,13 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	limit, err := app.inFlightOf(ctx, &h.InFlight)
+	limit, err := e.InFlightOf(ctx, &h.InFlight)
 	if err != nil {
 		return err
 	}
-	server := app.engine.JoinServer(ctx)
+	server := e.JoinServer(ctx)
 	if strings.Contains(limit.Definition, "http.throttle.") {
-		app.engine.ReadVerdicts(ctx) // one from the global options is not in the config of the route
+		e.ReadVerdicts(ctx) // one from the global options is not in the config of the route
 	}
 	h.running = limit.NewHandler(server, match)
 	return nil

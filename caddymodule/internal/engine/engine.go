@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -53,12 +55,16 @@ type Engine struct {
 
 // A defined config is what its JSON says, as far as it is loaded.
 type defined struct {
-	app         *config.App                  // the global options
-	Static      []*staticfile.Matcher        // nil exempts no static files
-	Plans       map[string]leakybucket.Limit // named limits for overrides
-	bodies      body.Bounds
-	Zones       map[string]*Zone
-	InFlight    map[string]*inflight.Limit
+	app      *config.App                  // the global options
+	Static   []*staticfile.Matcher        // nil exempts no static files
+	Plans    map[string]leakybucket.Limit // named limits for overrides
+	bodies   body.Bounds
+	Zones    map[string]*Zone
+	InFlight map[string]*inflight.Limit
+	Global   struct { // those of the global options
+		Zones    map[string]*Zone
+		InFlight map[string]*inflight.Limit
+	}
 	exemptsSome bool       // by the global options, or in a zone
 	form        *form.Plan // what zones want of bodies; see [Engine.joinForm]
 	number      uint64     // of the config
@@ -114,6 +120,30 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.Signing.last = &e.Control.keys
 	e.subscribers, err = watchExit(ctx)
 	return e, err
+}
+
+// ZoneOf returns the zone for a handler's definition. A definition that is nothing but a name
+// means the zone of that name in the global options.
+func (e *Engine) ZoneOf(ctx caddy.Context, definition *limit.Zone) (*Zone, error) {
+	if definition == nil || !definition.Reference() {
+		return e.AddZone(ctx, definition)
+	}
+	return inGlobal(e.Global.Zones, "zone", definition.Name)
+}
+
+// InFlightOf returns the concurrency limit for a handler's definition, in the same way.
+func (e *Engine) InFlightOf(ctx caddy.Context, definition *config.InFlight) (*inflight.Limit, error) {
+	if !definition.Reference() {
+		return e.AddInFlight(ctx, definition)
+	}
+	return inGlobal(e.Global.InFlight, "in_flight", definition.Name)
+}
+
+func inGlobal[T any](defined map[string]*T, kind, name string) (*T, error) {
+	if one := defined[name]; one != nil {
+		return one, nil
+	}
+	return nil, config.ErrUnknown(kind, name, slices.Sorted(maps.Keys(defined)))
 }
 
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
