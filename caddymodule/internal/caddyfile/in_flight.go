@@ -113,7 +113,7 @@ func (r *inFlightReader) check(buffer *config.Buffer) error {
 	rule, err := r.Compile()
 	if err == nil {
 		_, inAll, _ := buffer.Bytes() // which has been checked
-		err = option.About("buffer", 0, config.CheckBuffer(rule.Buffer, inAll))
+		err = option.About("buffer", 0, config.CheckBuffer(rule.MostBody, inAll))
 	}
 	return r.about(err)
 }

@@ -94,10 +94,10 @@ type InFlightHandler struct {
 // An InFlightRule is what requests meet of a concurrency limit, without what must be loaded:
 // matchers and ranks.
 type InFlightRule struct {
-	Key     *limit.Key // whose slots; nil if all requests share them
-	Share   *limit.Key // what makes a client; nil without share
-	Buffer  int64      // the longest body, in bytes; 0 means the default, and -1 none
-	Refusal *refusal.Options
+	InFlight            // with its defaults, and its refusal compiled
+	SlotKey  *limit.Key // whose slots; nil if all requests share them
+	ShareKey *limit.Key // what makes a client; nil without share
+	MostBody int64      // the longest body, in bytes; 0 means the default, and -1 none
 }
 
 // mostBuffered bounds what bodies may take, in bytes.
@@ -146,12 +146,11 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 	if err := option.CheckName("in_flight", f.Name); err != nil {
 		return nil, err
 	}
-	full := f.WithDefaults()
-	r := &InFlightRule{Refusal: full.Refusal}
+	r := &InFlightRule{InFlight: f.WithDefaults()}
 	var wrongBuffer, wrongKey, wrongShare, wrongRank error
-	r.Buffer, wrongBuffer = parseBuffer(f.Buffer)
-	r.Key, wrongKey = compileSlotKey("key", f.Key)
-	r.Share, wrongShare = compileSlotKey("share", f.Share)
+	r.MostBody, wrongBuffer = parseBuffer(f.Buffer)
+	r.SlotKey, wrongKey = compileSlotKey("key", f.Key)
+	r.ShareKey, wrongShare = compileSlotKey("share", f.Share)
 	onlyText := f.Shares() && !slices.ContainsFunc(f.Share, func(k limit.KeySource) bool { return k.Source != "text" })
 	device, named := strings.CutPrefix(f.Name, "device-")
 	for i := range f.Rank {
@@ -161,7 +160,7 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		option.Refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5"),
 		option.Within("slots", f.Slots, 1, option.MostAtOnce),
 		option.Within("wait", time.Duration(f.Wait), 0, option.Longest),
-		option.Refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once"),
+		option.Refuse("queue", f.Queue != 0 && r.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once"),
 		option.Within("queue", f.Queue, 0, mostQueued),
 		option.About("buffer", 0, wrongBuffer),
 		wrongKey,
@@ -174,7 +173,7 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		wrongRank,
 		option.CheckExempt(f.Exempt),
 		option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free"),
-		full.Refusal.Compile(f.Refusal.Empty()),
+		r.Refusal.Compile(f.Refusal.Empty()),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", f.Name, err)

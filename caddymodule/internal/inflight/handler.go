@@ -150,8 +150,8 @@ func (v *visit) look() {
 	switch {
 	case v.Shares():
 		v.rank(s)
-	case v.rule.Key != nil:
-		v.slot.Key = v.rule.Key.Name(s)
+	case v.SlotKey != nil:
+		v.slot.Key = v.SlotKey.Name(s)
 	}
 	if s.NoAddress {
 		v.Env.NoAddress()
@@ -183,7 +183,7 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 	if v.subject.Judged.Method == http.MethodConnect {
 		return v.refuse(w, connect)
 	}
-	if v.subject.Early() && (v.Shares() || v.rule.Key != nil) {
+	if v.subject.Early() && (v.Shares() || v.SlotKey != nil) {
 		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
 	}
 	defer v.release() // also if something panics

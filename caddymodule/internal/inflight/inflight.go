@@ -48,13 +48,12 @@ type Options struct {
 // A Limit is an in_flight of one config as it runs. What all configs of its name share is its
 // State.
 type Limit struct {
-	config.InFlight        // with its defaults, without matchers
-	Definition      string // canonical text: those of one name have the same
-	State           *State
-	Sites           int // handlers that have it
+	*config.InFlightRule
+	Definition string // canonical text: those of one name have the same
+	State      *State
+	Sites      int // handlers that have it
 
 	Options
-	rule    *config.InFlightRule
 	exempt  limit.Matchers
 	ranks   ranks
 	limits  gate.Limits
@@ -80,7 +79,7 @@ func (s *State) Destruct() error { return nil }
 // New makes a definition ready for requests. The caller must call Leave on the limit when its config
 // ends. Its matchers are loaded within the module whose context it is.
 func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, err error) {
-	compiled, err := definition.Compile()
+	rule, err := definition.Compile()
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +87,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 		members := expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
 		return &State{passes: pass.NewMemory(), members: members, Name: definition.Name}
 	})
-	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: state, Options: o, rule: compiled}
+	l = &Limit{InFlightRule: rule, Definition: definition.Definition(), State: state, Options: o}
 	defer func() {
 		if err != nil {
 			_ = stores.Leave(poolPrefix + definition.Name) // which can tell nothing better
@@ -96,7 +95,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	}()
 	l.Shadow = l.Shadow || o.AllShadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
-	l.longest = cmp.Or(compiled.Buffer, o.Longest)
+	l.longest = cmp.Or(rule.MostBody, o.Longest)
 	if err = cmp.Or(config.CheckBuffer(l.longest, o.InAll), l.load(ctx, definition)); err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}

@@ -105,7 +105,7 @@ func (v *visit) rank(s *limit.Subject) {
 			return
 		}
 	}
-	ask.Keys = [2]string{v.rule.Share.Name(s), identity}
+	ask.Keys = [2]string{v.ShareKey.Name(s), identity}
 }
 
 // comesBack returns after how long a client is told to come back that has lost its turn: one that

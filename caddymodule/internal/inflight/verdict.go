@@ -55,7 +55,7 @@ const soon = time.Second
 func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	v.record.Refused = true
 	f := refusal.Refusal{
-		Status: v.rule.Refusal.Status, Message: v.rule.Refusal.Message, Page: v.rule.Refusal.Page, AsError: v.rule.Refusal.Error,
+		Status: v.Refusal.Status, Message: v.Refusal.Message, Page: v.Refusal.Page, AsError: v.Refusal.Error,
 	}
 	switch {
 	case why == connect:
@@ -80,13 +80,13 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Status = http.StatusServiceUnavailable
 	}
 	f.Waits, f.RetryAfter, f.TimeToFit = v.after > 0, v.after, v.after
-	if v.rule.Refusal.Code == "" {
+	if v.Refusal.Code == "" {
 		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Client: v.subject.Client(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
 		f.Code = v.code
 	}
 	v.decide(limit.Refused, why)
 	v.publish()
-	if limit := v.rule.Refusal.LogLimit; limit != nil && !limit.Allow() {
+	if limit := v.Refusal.LogLimit; limit != nil && !limit.Allow() {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	err := f.Write(w, v.r, body.Whole(v.r))
@@ -157,7 +157,7 @@ func (v *visit) verdict() *verdict {
 		after = strconv.FormatInt(refusal.WholeSeconds(v.after), 10)
 	}
 	return &verdict{
-		[...]string{v.Name, v.decision.String(), v.reason.String(), v.key(), rank, why, v.code.String(), after, v.rule.Refusal.Message},
+		[...]string{v.Name, v.decision.String(), v.reason.String(), v.key(), rank, why, v.code.String(), after, v.Refusal.Message},
 		v.Waited.Round(time.Microsecond).Seconds(),
 	}
 }
