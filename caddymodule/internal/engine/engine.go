@@ -280,19 +280,15 @@ func (e *Engine) End() {
 func (e *Engine) CleanUp() error {
 	var errs []error
 	var logs []*telemetry.RefusalLog
-	for _, z := range e.Zones {
+	for name, z := range e.Zones {
 		logs = append(logs, z.Counts.RefusalLogs()...)
-	}
-	for _, l := range e.InFlight {
-		logs = append(logs, l.RefusalLogs()...)
-	}
-	telemetry.FlushLogs(logs, &e.lines)
-	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
 	}
 	for _, l := range e.InFlight {
+		logs = append(logs, l.RefusalLogs()...)
 		errs = append(errs, l.Leave())
 	}
+	telemetry.FlushLogs(logs, &e.lines)
 	left := make(map[string]bool) // names that other configs have
 	stores.EachOf(func(s *ZoneState) { left[s.name] = true })
 	stores.EachOf(func(s *inflight.State) { left[s.Name] = true })
