@@ -2,10 +2,7 @@ package caddymodule
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -25,8 +22,8 @@ import (
 //		return err
 //	}
 //
-// The packages inspector, crawler and listener are guests. OnStart, NeedZone and Watch belong
-// in Provision; all other methods may be called once the config has started, by any goroutine.
+// The packages inspector, crawler and listener are guests. OnStart and Watch belong in
+// Provision; all other methods may be called once the config has started, by any goroutine.
 type Guest struct {
 	engine *engine.Engine
 	name   string
@@ -47,16 +44,6 @@ func Join(ctx caddy.Context) (*Guest, error) {
 // context is done when the config stops.
 func (g *Guest) OnStart(f func(context.Context) error) {
 	g.engine.OnStart = append(g.engine.OnStart, f)
-}
-
-// NeedZone keeps a config from starting that has no zone of this name.
-func (g *Guest) NeedZone(name string) {
-	g.OnStart(func(context.Context) error {
-		if g.engine.Zones[name] != nil {
-			return nil
-		}
-		return fmt.Errorf("%s: %w", g.name, option.Unknown("zone", name, "", slices.Sorted(maps.Keys(g.engine.Zones))))
-	})
 }
 
 // Watch has w told about clients whose every request is refused. A watcher that is given twice

@@ -1,8 +1,12 @@
 package caddymodule
 
 import (
+	"context"
+	"fmt"
 	"iter"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -43,9 +47,12 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	m.app.ReadVerdicts(ctx)
-	if m.Zone != "" {
-		(&Guest{m.app, "throttle_blocked"}).NeedZone(m.Zone)
-	}
+	m.app.OnStart = append(m.app.OnStart, func(context.Context) error {
+		if m.Zone == "" || m.app.Zones[m.Zone] != nil {
+			return nil
+		}
+		return fmt.Errorf("throttle_blocked: %w", option.Unknown("zone", m.Zone, "", slices.Sorted(maps.Keys(m.app.Zones))))
+	})
 	return nil
 }
 
