@@ -19,10 +19,8 @@ import (
 // Matchers that are accepted and never match are worse than an error: their owner finds
 // out when the limit is needed. This file refuses them.
 
-// CheckMatching refuses matchers that do not mean what they seem to.
-func CheckMatching(match, exempt caddyhttp.RawMatcherSets) error {
-	return cmp.Or(checkEach("match", match, CheckOuter), CheckExempt(exempt))
-}
+// CheckMatch checks which requests are limited.
+func CheckMatch(sets caddyhttp.RawMatcherSets) error { return checkEach("match", sets, CheckOuter) }
 
 // checkEach checks the sets of an option, if it is one.
 func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.ModuleMap) error) error {
