@@ -161,7 +161,7 @@ func (w witness) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := o.Zone.Name + " " + r.Header.Get("X-N")
-	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(o.Decision().String(), "shadow_"), o.Reason(), o.Delay, o.Began())
+	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(o.Decision().String(), "shadow_"), o.Reason(), o.Delay, o.Answer.Began)
 	w.Reporter.Decided(o, r, now, header)
 }
 

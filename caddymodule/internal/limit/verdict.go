@@ -307,9 +307,6 @@ func (o *Outcome) Decision() Decision { return o.decision }
 // Reason returns why the zone refused, or None.
 func (o *Outcome) Reason() Reason { return o.reason }
 
-// Began reports whether the request began the block.
-func (o *Outcome) Began() bool { return o.Answer.Began }
-
 // Refuse decides that the zone refuses. In shadow, that is only counted.
 func (o *Outcome) Refuse(why Reason) {
 	if o.decision, o.reason = Refused, why; o.Shadow {

@@ -134,7 +134,7 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 		t.mark(header, r)
 	}
 	t.refusals[d].Note(o.Key)
-	if o.Began() {
+	if o.Answer.Began {
 		t.blocked(o, d)
 	}
 	t.overflows[d].note(o)
@@ -273,7 +273,6 @@ func (f *Figures) report(person netip.Addr, now time.Time) bool {
 
 // clientIP returns the client's address. It is invalid if the request has none.
 func clientIP(r *http.Request) netip.Addr {
-	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	addr, _ := netip.ParseAddr(text)
-	return addr
+	s := limit.NewSubject(r)
+	return s.Address()
 }

@@ -90,7 +90,7 @@ type overflow struct {
 
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *limit.Outcome) {
-	if o.Began() && f.of.Wanted(EventBlocked) {
+	if o.Answer.Began && f.of.Wanted(EventBlocked) {
 		f.emit(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
