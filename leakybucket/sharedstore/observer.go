@@ -2,6 +2,7 @@ package sharedstore
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,27 @@ type Observer interface {
 	// Warned reports a warning of the store's Check, once.
 	Warned(text string)
 }
+
+// Log returns an observer that writes to a log.
+func Log(to *slog.Logger) Observer { return logger{to} }
+
+type logger struct{ to *slog.Logger }
+
+func (l logger) Down(err error) {
+	l.to.Error("the store is down; until it is up again, this process decides by itself", "error", err)
+}
+
+func (l logger) Up(after time.Duration) { l.to.Info("the store is up again", "after", after) }
+
+func (l logger) Failed(what string, err error) { l.to.Warn(what, "error", err) }
+
+func (l logger) Errors() {}
+
+func (l logger) Unsettled(zone string) {
+	l.to.Warn("settlements are lost, so their buckets keep what was reserved", "zone", zone)
+}
+
+func (l logger) Warned(text string) { l.to.Warn(text) }
 
 const (
 	// failedEvery is how often a reason is worth a log line, and mostReasons how many are.

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
@@ -41,6 +43,35 @@ type ZoneOptions struct {
 	MaxCost float64
 }
 
+// A Policy is what a zone does when the shared store does not answer.
+type Policy uint8
+
+const (
+	// Local charges buckets of this node's own, with this node's share of the
+	// limit. The charge is left as that share, see [leakybucket.Store].
+	Local Policy = iota
+
+	// Allow lets every request pass that no known block refuses.
+	Allow
+
+	// Deny refuses every request.
+	Deny
+)
+
+var policyNames = [...]string{Local: "local", Allow: "allow", Deny: "deny"}
+
+// ParsePolicy returns the policy of a name: local, allow or deny.
+func ParsePolicy(name string) (Policy, error) {
+	i := slices.Index(policyNames[:], name)
+	if i < 0 {
+		return 0, fmt.Errorf("invalid policy %q: want local, allow or deny", name)
+	}
+	return Policy(i), nil
+}
+
+// String returns the name that ParsePolicy takes.
+func (p Policy) String() string { return policyNames[p] }
+
 // A Store is a shared store as one config uses it. It is safe for concurrent use.
 type Store struct {
 	backend *Backend
@@ -57,6 +88,24 @@ func (b *Backend) With(o Options) *Store {
 	}
 	return s
 }
+
+// New returns a store around a remote one, for a program that has one. It connects now,
+// without waiting for it. Until [Store.Close] it owns the remote store. During outages it
+// keeps this node's buckets in a memory of its own. observer is told of outages and errors,
+// and may be nil: see [Log].
+//
+// A program whose options change while it runs makes a [Backend] and a Store for each of them.
+func New(remote leakybucket.Store, o Options, observer Observer) *Store {
+	b := NewBackend("", remote, memstore.New(memstore.Options{}))
+	if observer == nil {
+		observer = Log(slog.New(slog.DiscardHandler))
+	}
+	b.Attach(observer)
+	return b.With(o)
+}
+
+// Close is [Backend.Close], for stores that [New] returned.
+func (s *Store) Close() { s.backend.Close() }
 
 // Take implements [leakybucket.Store]. It returns within the timeout, and at once
 // while the store is down. Only before the store was reached for the first time may it take
