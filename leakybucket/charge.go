@@ -57,6 +57,17 @@ type Decision struct {
 // Delay returns how long a charge that was poured waits. See [Limit.Delay].
 func (c *Charge) Delay(d *Decision) time.Duration { return c.Limit.Delay(d.Level, c.Undelayed) }
 
+// RetryAfter returns how long it takes until the charge fits if nobody else pours: until
+// enough has leaked, and a block is over. It is zero if the charge fits, if it can never fit
+// (see [Limit.Oversize]), and if nothing is known of its bucket.
+func (c *Charge) RetryAfter(d *Decision) time.Duration {
+	limit := c.Limit.WithCeiling(c.Ceiling)
+	if d.Fits || d.Undecided || limit.Oversize(c.Cost) {
+		return 0
+	}
+	return max(limit.TimeToFit(d.Level, c.Cost), d.BlockedUntil.Sub(d.At))
+}
+
 // Take decides one charge, as a store does between reading and writing its
 // bucket: [Limit.Take], with the charge's ceiling and block. It reports whether
 // the state must be written, which may be so for a refusal and a probe too.

@@ -218,6 +218,55 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	})
 }
 
+// reserve returns the charge of a caller who waits for cost to fit, for as long as ctx lasts.
+// It may overflow the bucket by what leaks in that time. Take it, and call await.
+//
+// It is an error if ctx has ended, or if the cost can never fit.
+func (l Limit) reserve(ctx context.Context, cost float64) (Charge, error) {
+	if err := ctx.Err(); err != nil {
+		return Charge{}, err
+	}
+	if l.Oversize(cost) {
+		return Charge{}, fmt.Errorf("waiting for a cost of %v: it can never fit the capacity of %v", cost, l.Capacity)
+	}
+	longest := longestDrain
+	if deadline, ok := ctx.Deadline(); ok {
+		longest = min(longest, time.Until(deadline))
+	}
+	c := Charge{Limit: l, Cost: cost, Undelayed: l.Capacity - cost}
+	c.Limit.Capacity = min(largest, l.Capacity+l.Leak*max(0, longest.Seconds()))
+	return c, nil
+}
+
+// await waits until a charge made by reserve has its turn, by the decision of a
+// store. If ctx ends before, it calls settle with what cancels the charge, and returns the error
+// of ctx. If the charge did not fit, its error wraps [context.DeadlineExceeded].
+func (c *Charge) await(ctx context.Context, d *Decision, settle func([]Settlement)) error {
+	switch {
+	case d.Undecided && d.Fits:
+		return nil
+	case d.Undecided:
+		return errUndecided
+	case !d.Poured:
+		wait := Limit{Capacity: c.Undelayed + c.Cost, Leak: c.Limit.Leak}.TimeToFit(d.Level, c.Cost)
+		return fmt.Errorf("waiting for a cost of %v: it would take %v: %w", c.Cost, wait, context.DeadlineExceeded)
+	}
+	delay := c.Delay(d)
+	if delay == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(delay):
+		return nil
+	case <-ctx.Done():
+	}
+	settle([]Settlement{{Charge: *c, Was: *d, Cancel: true}})
+	return ctx.Err()
+}
+
+// errUndecided is why nobody waits for a store that is down.
+var errUndecided = errors.New("waiting: the store could not be asked, and refuses without")
+
 // Settle corrects a Take once it is known what it really cost: actual, in units. What is more
 // lifts the level by up to one capacity above the limit's. What is less is given back, except
 // what has leaked meanwhile. Call it at most once for a result. A result without the store
@@ -258,6 +307,3 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	defer cancel()
 	return store.Reset(ctx, l.o.Zone, key, false)
 }
-
-// errUndecided is why nobody waits for a store that is down.
-var errUndecided = errors.New("waiting: the store could not be asked, and refuses without")
