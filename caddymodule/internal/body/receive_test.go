@@ -32,7 +32,7 @@ func receives(s *Store, most int64, serve func(w http.ResponseWriter, r *http.Re
 	}
 }
 
-var receivedSizes = []int{1, len(Received{}.first) - 1, len(Received{}.first), len(Received{}.first) + 1, smallPiece, mediumPiece + 1, blockSize, blockSize + 1, 300 << 10}
+var receivedSizes = []int{1, len(Received{}.first) - 1, len(Received{}.first), len(Received{}.first) + 1, smallPiece, 4*smallPiece + 1, blockSize, blockSize + 1, 300 << 10}
 
 // TestReceive sends bodies of known and of unknown length over sockets.
 func TestReceive(t *testing.T) {
@@ -70,7 +70,7 @@ func TestWhatIsHeld(t *testing.T) {
 	for size, want := range map[int][2]int64{
 		500:              {0, 0},
 		600:              {smallPiece, 0},
-		10 << 10:         {mediumPiece, 0},
+		10 << 10:         {4 * smallPiece, 0},
 		blockSize - 1:    {blockSize, 0},
 		10*blockSize + 5: {blockSize, 10 * blockSize},
 	} {
@@ -184,8 +184,8 @@ func TestPassingOn(t *testing.T) {
 		"too long":              {Bounds{}, 10, ErrTooLarge},
 		"too long for memory":   {Bounds{}, 3*blockSize + 5, ErrTooLarge},
 		"no room":               {Bounds{Memory: 1, Files: 1}, 1 << 20, ErrNoRoom},
-		"little room in memory": {Bounds{Memory: 2 * mediumPiece, Files: 1}, 1 << 20, ErrNoRoom},
-		"little room":           {Bounds{Memory: 2 * mediumPiece, Files: 7 * blockSize}, 1 << 20, ErrNoRoom},
+		"little room in memory": {Bounds{Memory: 8 * smallPiece, Files: 1}, 1 << 20, ErrNoRoom},
+		"little room":           {Bounds{Memory: 8 * smallPiece, Files: 7 * blockSize}, 1 << 20, ErrNoRoom},
 	} {
 		for _, again := range []bool{false, true} {
 			s, roomy := newStore(t, test.bounds), newStore(t, Bounds{})

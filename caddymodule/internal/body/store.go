@@ -103,30 +103,24 @@ func (p *pool) give(client netip.Prefix, n int64) {
 	}
 }
 
-// Memory is handed out in pieces of three sizes, so that what sends little holds little.
-const (
-	smallPiece  = 4 << 10
-	mediumPiece = 16 << 10
-)
+// smallPiece is the size of the smallest of the pieces in which memory is handed out, so that what
+// sends little holds little. There are three sizes, each four times the last.
+const smallPiece = 4 << 10
 
 // piece returns an empty piece of memory for at least so many bytes, up to a block; nil if
 // there is no room. The caller gives it back by freePiece.
 func (s *Store) piece(client netip.Prefix, size int) []byte {
-	switch {
-	case size <= smallPiece:
-		size = smallPiece
-	case size <= mediumPiece:
-		size = mediumPiece
-	default:
-		size = blockSize
+	given := smallPiece
+	for given < size && given < blockSize {
+		given *= 4
 	}
 	s.mu.Lock()
-	taken := s.memory.take(client, int64(size))
+	taken := s.memory.take(client, int64(given))
 	s.mu.Unlock()
 	if !taken {
 		return nil
 	}
-	return make([]byte, 0, size)
+	return make([]byte, 0, given)
 }
 
 func (s *Store) freePiece(client netip.Prefix, piece []byte) {
