@@ -99,10 +99,7 @@ func UpstreamAnswered(r *http.Request, header http.Header) bool {
 		return false
 	}
 	// Set once the response has been copied to the client.
-	if _, copied := repl.Get("http.reverse_proxy.upstream.duration"); copied {
-		return true
-	}
-	if response.Switched(r.Context()) {
+	if _, copied := repl.Get("http.reverse_proxy.upstream.duration"); copied || response.Switched(r.Context()) {
 		return true
 	}
 	_, asked := repl.Get("http.reverse_proxy.upstream.address")
