@@ -205,10 +205,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	}
 	c.Zone, c.Key = l.o.Zone, key
 	d, err := l.ask(ctx, &c)
-	switch {
-	case err != nil && d.Fits:
-		return nil
-	case err != nil:
+	if err != nil && !d.Fits {
 		return err
 	}
 	return c.await(ctx, &d, func(s []Settlement) {
