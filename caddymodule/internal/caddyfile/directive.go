@@ -96,7 +96,7 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 // after each of which check is called.
 func readZones(defaults *zoneReader, where string, fields option.Fields, check func() error) (zones []*zoneReader, err error) {
 	for name, field := range defaults.options() {
-		if Named(name).Beside && fields[name] == nil {
+		if optionNamed(name).Beside && fields[name] == nil {
 			fields[name] = field
 		}
 	}
@@ -260,7 +260,7 @@ func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, er
 	key.Dispenser = caddyfile.NewDispenser(words[:end])
 	key.Next() // the zone's name, where that of the option stands elsewhere
 	r.places["key"] = []string{r.place}
-	return r, key.parse(Named("key"))
+	return r, key.parse(optionNamed("key"))
 }
 
 // A definition is one of a name in this Caddyfile.

@@ -102,7 +102,7 @@ func (r *inFlightReader) parseShare() (err error) {
 // parseRefusal reads a refusal as a zone's.
 func (r *inFlightReader) parseRefusal() error {
 	zone := newZoneReader(r.Helper)
-	err := zone.parse(Named("refusal"))
+	err := zone.parse(optionNamed("refusal"))
 	r.Refusal = zone.zone.Refusal
 	maps.Copy(r.places, zone.places)
 	return err

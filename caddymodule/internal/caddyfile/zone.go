@@ -301,10 +301,7 @@ func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
 	return r.about(r.zone.Copy().Compile(plans))
 }
 
-// Named returns the option of a name, or nil.
-func Named(name string) *ZoneOption {
-	if i := slices.IndexFunc(ZoneOptions, func(o ZoneOption) bool { return o.Name == name }); i >= 0 {
-		return &ZoneOptions[i]
-	}
-	return nil
+// optionNamed returns the option of a name, which must be one of [ZoneOptions].
+func optionNamed(name string) *ZoneOption {
+	return &ZoneOptions[slices.IndexFunc(ZoneOptions, func(o ZoneOption) bool { return o.Name == name })]
 }

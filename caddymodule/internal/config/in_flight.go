@@ -119,8 +119,8 @@ func (f *InFlight) Shares() bool { return len(f.Share) > 0 }
 // SendsPasses reports whether clients get passes.
 func (f *InFlight) SendsPasses() bool { return f.Shares() && f.Pass != option.Off }
 
-// WithDefaults returns it with its defaults filled in, but for that of buffer.
-func (f *InFlight) WithDefaults() InFlight {
+// withDefaults returns it with its defaults filled in, but for that of buffer.
+func (f *InFlight) withDefaults() InFlight {
 	full := *f
 	status := http.StatusTooManyRequests
 	if f.Shares() {
@@ -136,7 +136,7 @@ func (f *InFlight) WithDefaults() InFlight {
 
 // Definition returns a canonical text: definitions of one name must have the same.
 func (f *InFlight) Definition() string {
-	full := f.WithDefaults()
+	full := f.withDefaults()
 	raw, _ := json.Marshal(&full) // its matchers have been JSON before
 	return option.Canonical(raw)
 }
@@ -146,7 +146,7 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 	if err := option.CheckName("in_flight", f.Name); err != nil {
 		return nil, err
 	}
-	r := &InFlightRule{InFlight: f.WithDefaults()}
+	r := &InFlightRule{InFlight: f.withDefaults()}
 	var wrongBuffer, wrongKey, wrongShare, wrongRank error
 	r.MostBody, wrongBuffer = parseBuffer(f.Buffer)
 	r.SlotKey, wrongKey = compileSlotKey("key", f.Key)

@@ -74,7 +74,7 @@ func parse(line string, now time.Time) Set {
 	pair, attributes, _ := strings.Cut(line, ";")
 	name, value, _ := strings.Cut(pair, "=")
 	c, err := http.ParseSetCookie("any=thing;" + attributes)
-	kept := err == nil && c.MaxAge >= 0 && (c.Expires.IsZero() || c.Expires.After(now)) && !Blank(value) &&
+	kept := err == nil && c.MaxAge >= 0 && (c.Expires.IsZero() || c.Expires.After(now)) && !isBlank(value) &&
 		!slices.ContainsFunc(c.Unparsed, func(attribute string) bool {
 			name, _, _ := strings.Cut(strings.ToLower(attribute), "=")
 			return name == "max-age" || name == "expires"
@@ -82,9 +82,9 @@ func parse(line string, now time.Time) Set {
 	return Set{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value), Kept: kept}
 }
 
-// Blank reports whether a value is white space, as WordPress deletes its cookies with,
+// isBlank reports whether a value is white space, as WordPress deletes its cookies with,
 // encoded or not.
-func Blank(value string) bool {
+func isBlank(value string) bool {
 	if plain, err := url.QueryUnescape(value); err == nil {
 		value = plain
 	}

@@ -214,7 +214,7 @@ func compileRoutes(routes []Route, key *Key) error {
 		switch {
 		case route.Name == "" || len(route.Path) == 0:
 			err = errors.New("incomplete route: want a name and at least one path")
-		case route.Name == OtherRoute:
+		case route.Name == otherRoute:
 			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
 		case seen[route.Name]:
 			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)

@@ -59,9 +59,9 @@ type ReadBody struct {
 	unread *float64 // units of Else; nil means the capacity
 }
 
-// DefaultCost is the cost of a request that matches no line, and of a placeholder
+// defaultCost is the cost of a request that matches no line, and of a placeholder
 // whose value is no plain number, in units.
-const DefaultCost = 1
+const defaultCost = 1
 
 // A costSource is where a cost comes from.
 type costSource uint8
@@ -81,7 +81,7 @@ func (c *Cost) fromBody() bool { return c.source >= bodyItems }
 // body itself. Each address of the request has a cost, and the dearer counts.
 func (z *Zone) cost(s *Subject, limit leakybucket.Limit) (cost float64, fromBody bool, err error) {
 	if len(z.Cost) == 0 {
-		return limit.ClampCost(DefaultCost), false, nil
+		return limit.ClampCost(defaultCost), false, nil
 	}
 	return z.costOfLines(s, limit)
 }
@@ -127,7 +127,7 @@ func (c *Cost) readsBody(s *Subject) bool {
 // is what read_body says.
 func (z *Zone) costBy(c *Cost, s *Subject, limit leakybucket.Limit) float64 {
 	if c == nil {
-		return limit.ClampCost(DefaultCost)
+		return limit.ClampCost(defaultCost)
 	}
 	switch c.source {
 	case constant:
@@ -137,7 +137,7 @@ func (z *Zone) costBy(c *Cost, s *Subject, limit leakybucket.Limit) float64 {
 		if cost, plain := leakybucket.ParseCost(text); plain {
 			return limit.ClampCost(cost)
 		}
-		return limit.ClampCost(DefaultCost)
+		return limit.ClampCost(defaultCost)
 	}
 	if cost, known := z.costOfBody(c, s); known {
 		return limit.ClampCost(cost)
@@ -278,7 +278,7 @@ func (z *Zone) compileCosts() error {
 		return option.About("cost", len(z.Cost)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
 	if byDefault {
-		if err := z.Limit.ValidateCost(DefaultCost); err != nil {
+		if err := z.Limit.ValidateCost(defaultCost); err != nil {
 			return option.About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
@@ -298,7 +298,7 @@ func (z *Zone) costsByDefault() bool {
 // default cost is one of them if no line is for all requests.
 func (z *Zone) constants() (all []float64) {
 	if z.costsByDefault() {
-		all = append(all, DefaultCost)
+		all = append(all, defaultCost)
 	}
 	for _, c := range z.Cost {
 		if c.source == constant {

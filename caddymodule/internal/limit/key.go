@@ -269,8 +269,8 @@ func (k *Key) value(s *Subject, p *part) (string, missing) {
 // in a part is escaped.
 const (
 	SharedBucket  = "@share"   // of the policy [Share]
-	UnclearBucket = "@unclear" // of forms that do not say for sure whom they are about
-	OddBucket     = "@odd"     // of names that nobody types
+	unclearBucket = "@unclear" // of forms that do not say for sure whom they are about
+	oddBucket     = "@odd"     // of names that nobody types
 )
 
 // byAddress returns the name @client_ip/<address>, or that of the shared bucket if the
@@ -360,13 +360,13 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 	policy := Policy("")
 	switch {
 	case state == keyUnclear:
-		k = Bucket{Name: UnclearBucket, Limit: z.Limit}
+		k = Bucket{Name: unclearBucket, Limit: z.Limit}
 	case state == keyOdd:
-		k = Bucket{Name: OddBucket, Limit: z.Limit}
+		k = Bucket{Name: oddBucket, Limit: z.Limit}
 	case state != keyComplete:
 		policy, why, k.Lacking = z.Key.Missing, MissingKey, true
 		switch {
-		case s.Preflight():
+		case s.preflight():
 			policy = Skip
 		case state == keyAbsent && policy == Share:
 			policy = ByClientIP // a few page views must not close the zone to everybody

@@ -178,7 +178,7 @@ func (z *Zone) Unlisted(name string) Policy {
 // several keys share.
 func (z *Zone) CanHave(name string) bool {
 	_, named := z.partsOf(name)
-	return named || slices.Contains([]string{SharedBucket, UnclearBucket, OddBucket, z.Key.Overrides.Named(name).Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
+	return named || slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, z.Key.Overrides.Named(name).Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
 }
 
 // partsOf returns the parts of the key that has the bucket of a name. It returns false

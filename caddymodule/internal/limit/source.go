@@ -52,11 +52,8 @@ type KeySource struct {
 // KeySources say in errors what a part of a key may be.
 const KeySources = "client_ip, header <name>, cookie <name>, query <name>, field <name> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
 
-// SourceWords are the key sources without placeholders.
-var SourceWords = []string{"client_ip", "header", "cookie", "query", "field", "basic_user", "host", "method", "route", "text"}
-
-// FoldWords are the words after fold.
-var FoldWords = []string{"wordpress", "email"}
+// sourceWords are the key sources without placeholders.
+var sourceWords = []string{"client_ip", "header", "cookie", "query", "field", "basic_user", "host", "method", "route", "text"}
 
 // Folds reports whether the part is a name that can be folded.
 func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
@@ -146,7 +143,7 @@ func (k KeySource) compile(key *Key, digest bool) (part, error) {
 	case k.Fold != "" && !k.Folds():
 		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", k.Source)
 	case foldings[k.Fold] == nil:
-		return none, option.Unknown("word", k.Fold, " after fold", FoldWords)
+		return none, option.Unknown("word", k.Fold, " after fold", []string{"wordpress", "email"})
 	}
 	k = k.plain()
 	switch k.Source {
@@ -199,12 +196,12 @@ func (k KeySource) compile(key *Key, digest bool) (part, error) {
 		if len(key.routes) == 0 {
 			return none, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
 		}
-		return part{read: key.Route}, nil
+		return part{read: key.route}, nil
 	case "text":
 		return part{read: func(*Subject) string { return k.Text }}, nil
 	}
 	if !strings.Contains(k.Source, "{") {
-		if meant := option.Nearest(k.Source, SourceWords); meant != "" {
+		if meant := option.Nearest(k.Source, sourceWords); meant != "" {
 			return none, fmt.Errorf("unknown key source %q: did you mean %s?", k.Source, meant)
 		}
 		return none, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
@@ -356,13 +353,13 @@ func Host(s *Subject) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// OtherRoute is the name of all paths that match no route.
-const OtherRoute = "other"
+// otherRoute is the name of all paths that match no route.
+const otherRoute = "other"
 
-// Route reads the name of the first route that matches the request as sent, or else as
+// route reads the name of the first route that matches the request as sent, or else as
 // rewritten.
-func (k *Key) Route(s *Subject) string {
-	name := OtherRoute
+func (k *Key) route(s *Subject) string {
+	name := otherRoute
 	_, _ = s.either(func() (bool, error) {
 		for i := range k.routes {
 			if match, _ := k.routes[i].Path.MatchWithError(s.Judged); match {

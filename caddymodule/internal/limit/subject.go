@@ -179,9 +179,9 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 	return s.form
 }
 
-// Preflight reports whether a browser asks, before a request of a page of another site, whether
+// preflight reports whether a browser asks, before a request of a page of another site, whether
 // it may send it. Such a request carries no key.
-func (s *Subject) Preflight() bool {
+func (s *Subject) preflight() bool {
 	r := s.Request
 	return r.Method == http.MethodOptions && r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil
 }
