@@ -48,7 +48,7 @@ type Options struct {
 // A Limit is an in_flight of one config as it runs. What all configs of its name share is its
 // State.
 type Limit struct {
-	*config.InFlightRule
+	config.InFlightRule
 	Definition string // canonical text: those of one name have the same
 	State      *State
 	Sites      int // handlers that have it
@@ -87,7 +87,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 		members := expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
 		return &State{passes: pass.NewMemory(), members: members, Name: definition.Name}
 	})
-	l = &Limit{InFlightRule: rule, Definition: definition.Definition(), State: state, Options: o}
+	l = &Limit{InFlightRule: *rule, Definition: definition.Definition(), State: state, Options: o}
 	defer func() {
 		if err != nil {
 			_ = stores.Leave(poolPrefix + definition.Name) // which can tell nothing better
