@@ -1,7 +1,7 @@
 package caddymodule
 
 import (
-	"errors"
+	"cmp"
 	"net/http"
 	"strings"
 
@@ -41,8 +41,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(h.Zone) == 0 {
-		return errors.New("no zone given: want at least one")
+	if err := cmp.Or(option.Refuse("zone", len(h.Zone) == 0, "no zone given: want at least one"), option.CheckMatching(h.Match, nil)); err != nil {
+		return err
 	}
 	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {
@@ -88,6 +88,9 @@ func (InFlight) CaddyModule() caddy.ModuleInfo {
 func (h *InFlight) Provision(ctx caddy.Context) error {
 	e, err := engine.Of(ctx)
 	if err != nil {
+		return err
+	}
+	if err := option.CheckMatching(h.Match, nil); err != nil {
 		return err
 	}
 	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)

@@ -135,13 +135,7 @@ func checkEmptied(set caddy.ModuleMap) error {
 		empty := !saysMore.MatchString(says) && !slices.Contains(wordless, name)
 		if name == "not" {
 			nots := matcherIn[caddyhttp.RawMatcherSets](set, "not")
-			empty = len(nots) == 0
-			for _, not := range nots {
-				if err := checkEmptied(not); err != nil {
-					return err
-				}
-				empty = empty || len(not) == 0
-			}
+			empty = len(nots) == 0 || slices.ContainsFunc(nots, func(not caddy.ModuleMap) bool { return len(not) == 0 })
 		}
 		if empty {
 			return fmt.Errorf("%s: nothing stands after it, so it would match all requests or none: is a variable such as {$NAME} unset?", name)
@@ -204,7 +198,7 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 		if len(set) == 0 {
 			return nil, errors.New("loading matchers: a set without matchers would match everything")
 		}
-		if err := cmp.Or(checkEmptied(set), checkVariables(set)); err != nil {
+		if err := cmp.Or(CheckMatcherSet(set), checkVariables(set)); err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.ToLower(strings.TrimSuffix(field, "Raw")), err)
 		}
 	}
