@@ -259,6 +259,9 @@ func TestEmptiedMatcher(t *testing.T) {
 		{"site", "@a client_ip {$NET}\nthrottle @a pages 5 1/s # <-", "client_ip: nothing"},
 		{"site", "@a query {$NET}\nthrottle {\nzone pages {\nlimit 5 1/s\nexempt @a # <-\n}\n}", "query: nothing"},
 		{"site", "@a client_ip {$NET}\nthrottle {\nzone pages {\nlimit 5 1/s\ncost @a 2 # <-\n}\n}", "client_ip: nothing"},
+		{"zone", "limit 5 1/s\nexempt header X-Key \"{$NET}\" # <-", "anybody can send an empty header or parameter: " + unset},
+		{"global", "exempt { # <-\nheader A b\nquery key={$NET}\n}", "anybody can send an empty"},
+		{"site", "in_flight php 5 {\nexempt query key={$NET} # <-\n}", "anybody can send an empty"},
 		{"zone", "limit 5 1/s\nkey route\nroute a {$NET} # <-", "too few words after route"},
 		{"zone", "limit 5 1/s\nkey {$NET} # <-", "no source"},
 		{"zone", "limit 5 1/s\nkey header {$NET} # <-", "has no name"},
@@ -268,7 +271,7 @@ func TestEmptiedMatcher(t *testing.T) {
 	} {
 		m.check(t)
 	}
-	for _, words := range []string{"match file", "match tls", "match not file", "match header !A", "match client_ip 192.0.2.0/24 {$NET}"} {
+	for _, words := range []string{"match file", "match tls", "match not file", "match header !A", "match header A \"\"", "exempt header A *", "exempt query a=*", "match client_ip 192.0.2.0/24 {$NET}"} {
 		if _, got := (mistake{"zone", "limit 5 1/s\n" + words, ""}).adapt(); got != "" {
 			t.Errorf("%s: got %s", words, got)
 		}

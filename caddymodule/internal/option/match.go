@@ -35,9 +35,17 @@ func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.Mo
 // CheckOuter checks a set of matchers for what is limited, such as that of the directive.
 func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set), CheckTails(set)) }
 
-// CheckExempt checks exemptions.
+// emptyValue finds an empty value of a header or a parameter.
+var emptyValue = regexp.MustCompile(`[\[,]\s*""`)
+
+// CheckExempt checks exemptions. An unset variable must not make a secret one that anybody can send.
 func CheckExempt(sets caddyhttp.RawMatcherSets) error {
-	return checkEach("exempt", sets, CheckMatcherSet)
+	return checkEach("exempt", sets, func(set caddy.ModuleMap) error {
+		if emptyValue.Match(slices.Concat(set["header"], set["query"])) {
+			return errors.New("anybody can send an empty header or parameter: is a variable such as {$NAME} unset?")
+		}
+		return CheckMatcherSet(set)
+	})
 }
 
 // CheckMatcherSets checks each set of matchers.
