@@ -185,6 +185,14 @@ var mistakes = []mistake{
 	{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid snapshot_interval 10ms: want one from 100ms to 24h0m0s`},
 	{"zone", "limit 60 10/s\ncost query s=* 5 # <-", `unexpected "s=*" after cost query: want the matchers in a block, each on a line of its own`},
 
+	// Words of matchers that no request has.
+	{"zone", "limit 5 1/s\nmatch method post # <-", `method "post" never matches: want words in upper case`},
+	{"zone", "limit 5 1/s\ncost 2 { # <-\nmethod POST,PUT\n}", `method "POST,PUT" never matches`},
+	{"zone", "limit 5 1/s\nexempt not method {env.METHOD} # <-", "never matches"},
+	{"site", "@b host example.com:8080\nthrottle @b pages 5 1/s # <-", `host "example.com:8080" never matches: want names without scheme and port`},
+	{"site", "in_flight php 5 {\nexempt host https://example.com # <-\n}", "never matches"},
+	{"zone", "limit 5 1/s\nmatch host a.example,b.example # <-", "never matches"},
+
 	// The words of the grammar, each wrong in several ways.
 	{"zone", "MATCH path /x* # <-", "did you mean match?"},
 	{"zone", "limit 5 1/s\nmatch PATH /x* # <-", "unknown matcher \"PATH\" in match: did you mean path?"},
@@ -271,7 +279,7 @@ func TestEmptiedMatcher(t *testing.T) {
 	} {
 		m.check(t)
 	}
-	for _, words := range []string{"match file", "match tls", "match not file", "match header !A", "match header A \"\"", "exempt header A *", "exempt query a=*", "match client_ip 192.0.2.0/24 {$NET}"} {
+	for _, words := range []string{"match file", "match tls", "match not file", "match header !A", "match host ::1 *.example.com {vars.a}", "match header A \"\"", "exempt header A *", "exempt query a=*", "match client_ip 192.0.2.0/24 {$NET}"} {
 		if _, got := (mistake{"zone", "limit 5 1/s\n" + words, ""}).adapt(); got != "" {
 			t.Errorf("%s: got %s", words, got)
 		}

@@ -60,7 +60,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	if set["throttle_blocked"] != nil {
 		return ErrAsksThrottle
 	}
-	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkEmptied(set), checkMethods(set), CheckMatcherSets(matcherIn[caddyhttp.RawMatcherSets](set, "not")))
+	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkWords(set), checkEmptied(set), checkMethods(set), CheckMatcherSets(matcherIn[caddyhttp.RawMatcherSets](set, "not")))
 }
 
 // matcherIn returns one matcher of a set, or nothing if there is none that can be read.
@@ -74,6 +74,21 @@ func CheckPathList(paths []string) error {
 	for _, path := range paths {
 		if path == "" || !strings.ContainsAny(path[:1], `/*{[\`) || strings.HasSuffix(path, ",") || strings.Contains(path, ",/") || strings.Contains(path, "?") && !strings.Contains(path, "{") {
 			return fmt.Errorf("path %q never matches: want paths that begin with a slash, without a query, and with blanks between them; other matchers go on lines of their own, in a block", path)
+		}
+	}
+	return nil
+}
+
+// checkWords refuses methods and hosts that no request has.
+func checkWords(set caddy.ModuleMap) error {
+	for _, method := range matcherIn[[]string](set, "method") {
+		if method != strings.ToUpper(method) || strings.ContainsAny(method, ",{") {
+			return fmt.Errorf("method %q never matches: want words in upper case, with blanks between them, such as GET POST", method)
+		}
+	}
+	for _, host := range matcherIn[[]string](set, "host") {
+		if !strings.Contains(host, "{") && (strings.ContainsAny(host, ",/") || strings.Count(host, ":") == 1) {
+			return fmt.Errorf("host %q never matches: want names without scheme and port, with blanks between them", host)
 		}
 	}
 	return nil
