@@ -43,7 +43,7 @@ var needs = map[string]string{
 // ofZone returns a Caddyfile with these options in a zone.
 func ofZone(options string) string {
 	word, _, _ := strings.Cut(options, " ")
-	if need := needs[word]; need != "" {
+	if need := needs[word]; need != "" && (word != "key" || strings.Contains(options, "unlisted")) {
 		options = need + "\n" + options
 	}
 	return wholeCaddyfile("throttle {\n" + aroundZoneOptions(options) + options + "\n}\n}\n")

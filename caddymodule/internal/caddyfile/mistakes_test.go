@@ -185,6 +185,15 @@ var mistakes = []mistake{
 	{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid snapshot_interval 10ms: want one from 100ms to 24h0m0s`},
 	{"zone", "limit 60 10/s\ncost query s=* 5 # <-", `unexpected "s=*" after cost query: want the matchers in a block, each on a line of its own`},
 
+	// Values of keys that no request has.
+	{"zone", "limit 5 1/s\nkey host\noverride Example.com:443 deny # <-", `override Example.com:443: no request has the host "Example.com:443": want one such as "example.com"`},
+	{"zone", "limit 5 1/s\nkey {host} client_ip\noverride *.example.com unlimited # <-", `no request has the host "*.example.com": want one such as "example.com"`},
+	{"zone", "limit 5 1/s\nkey client_ip method\noverride 192.0.2.1 get 1 1/m # <-", `no request has the method "get": want one such as "POST"`},
+	{"zone", "limit 5 1/s\nkey text all\noverride al deny # <-", `no request has the text "al": want one such as "all"`},
+	{"zone", "limit 5 1/s\nkey route\nroute login /a*\noverride logn deny # <-", `override logn: unknown route "logn": did you mean login?`},
+	{"zone", "limit 5 1/s\nkey header X-Key unlisted refuse\noverride \"{$NET}\" unlimited # <-", "no request has \"\" here"},
+	{"zone", "limit 5 1/s\nkey header X-Key\noverride {env.KEY} deny # <-", "want the value itself, {$NAME} in a Caddyfile, or sha256:<hex>"},
+
 	// Words of matchers that no request has.
 	{"zone", "limit 5 1/s\nmatch method post # <-", `method "post" never matches: want words in upper case`},
 	{"zone", "limit 5 1/s\ncost 2 { # <-\nmethod POST,PUT\n}", `method "POST,PUT" never matches`},

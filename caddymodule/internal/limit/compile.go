@@ -188,12 +188,41 @@ func (z *Zone) prepareOverride(o *perkey.Override) error {
 		return errors.New("all clients would be unlimited, so the zone limits nothing: want a smaller network")
 	}
 	o.Parts = slices.Clone(o.Parts)
-	for at, part := range o.Parts {
-		if at < len(z.Key.parts) && z.Key.parts[at].fold != nil && !perkey.IsDigest(part) {
-			if o.Parts[at] = z.Key.parts[at].fold(part); o.Parts[at] == oddName {
+	for at, part := range o.Parts[:min(len(o.Parts), len(z.Key.parts))] {
+		if perkey.IsDigest(part) {
+			continue
+		}
+		if err := z.Key.checkValue(at, part); err != nil {
+			return err
+		}
+		if fold := z.Key.parts[at].fold; fold != nil {
+			if o.Parts[at] = fold(part); o.Parts[at] == oddName {
 				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
 			}
 		}
+	}
+	return nil
+}
+
+// checkValue refuses a value that a part of the key never has.
+func (k *Key) checkValue(at int, value string) error {
+	s := NewSubject(&http.Request{Host: value, Method: value})
+	switch source := k.Sources[at].plain().Source; source {
+	case "route":
+		known := []string{OtherRoute}
+		for _, route := range k.routes {
+			known = append(known, route.Name)
+		}
+		if !slices.Contains(known, value) {
+			return option.Unknown("route", value, "", known)
+		}
+	case "host", "method", "text":
+		if read := k.parts[at].read(&s); read != value || strings.Contains(value, "*") {
+			return fmt.Errorf("no request has the %s %q: want one such as %q", source, value, strings.TrimPrefix(read, "*."))
+		}
+	}
+	if value == "" || strings.HasPrefix(value, "{env.") || strings.HasPrefix(value, "{file.") {
+		return fmt.Errorf("no request has %q here: want the value itself, {$NAME} in a Caddyfile, or sha256:<hex>", value)
 	}
 	return nil
 }
