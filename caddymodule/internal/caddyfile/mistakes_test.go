@@ -186,6 +186,8 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\ncost query s=* 5 # <-", `unexpected "s=*" after cost query: want the matchers in a block, each on a line of its own`},
 
 	// Values of keys that no request has.
+	{"zone", "limit 5 1/s\nkey text {host} # <-", `key source "text" fills in no placeholders: want {http.request.host} without text`},
+	{"site", "in_flight php 5 text {env.A} # <-", "fills in no placeholders"},
 	{"zone", "limit 5 1/s\nkey host\noverride Example.com:443 deny # <-", `override Example.com:443: no request has the host "Example.com:443": want one such as "example.com"`},
 	{"zone", "limit 5 1/s\nkey {host} client_ip\noverride *.example.com unlimited # <-", `no request has the host "*.example.com": want one such as "example.com"`},
 	{"zone", "limit 5 1/s\nkey client_ip method\noverride 192.0.2.1 get 1 1/m # <-", `no request has the method "get": want one such as "POST"`},

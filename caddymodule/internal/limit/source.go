@@ -138,6 +138,8 @@ func (k KeySource) compile(key *Key, digest bool) (part, error) {
 		return none, fmt.Errorf("key source %q takes no name: unexpected %q", k.Source, k.Name)
 	case k.Source == "text" && k.Text == "":
 		return none, errors.New("key source \"text\" has no text")
+	case placeholder.MatchString(k.Text):
+		return none, fmt.Errorf("key source \"text\" fills in no placeholders: want %s without text", k.Text)
 	case k.Source != "text" && k.Text != "":
 		return none, fmt.Errorf("key source %q takes no text: unexpected %q", k.Source, k.Text)
 	case k.Fold != "" && !k.Folds():
