@@ -103,8 +103,18 @@ func (z *Zone) loadMatching(ctx caddy.Context, given *Given) (err error) {
 }
 
 // Warnings says which matchers probably do not mean what they seem to. It comes before Load, after
-// which Caddy has dropped their JSON.
-func (z *Zone) Warnings() []string { return option.Warnings(z.ExemptRaw) }
+// which Caddy has dropped their JSON. What costs nothing is as good as exempt.
+func (z *Zone) Warnings() (warnings []string) {
+	free := slices.Clone(z.ExemptRaw)
+	for i := range z.Cost {
+		if c := &z.Cost[i]; c.source == constant && c.constant == 0 {
+			free = append(free, c.MatchRaw...)
+		} else if sentByClient.MatchString(c.Value) {
+			warnings = append(warnings, "clients choose what their requests cost, and may send 0, unless a handler before throttle sets that: want a {vars.*} of your own")
+		}
+	}
+	return append(warnings, option.Warnings(free)...)
+}
 
 // fillIn fills in defaults, so that definitions with the same meaning are equal. Key, refusal and
 // read_body are never nil after it.
