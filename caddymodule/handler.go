@@ -1,7 +1,7 @@
 package caddymodule
 
 import (
-	"cmp"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -41,10 +41,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(option.Refuse("zone", len(h.Zone) == 0, "no zone given: want at least one"), option.CheckMatching(h.Match, nil)); err != nil {
-		return err
+	if len(h.Zone) == 0 {
+		return errors.New("no zone given: want at least one")
 	}
-	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
+	match, err := option.LoadMatch(ctx, h, h.Match)
 	if err != nil {
 		return err
 	}
@@ -90,10 +90,7 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := option.CheckMatching(h.Match, nil); err != nil {
-		return err
-	}
-	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
+	match, err := option.LoadMatch(ctx, h, h.Match)
 	if err != nil {
 		return err
 	}

@@ -219,7 +219,7 @@ func (k *Key) checkValue(at int, value string) error {
 	s := NewSubject(&http.Request{Host: value, Method: value})
 	switch source := k.Sources[at].plain().Source; source {
 	case "route":
-		known := []string{OtherRoute}
+		known := []string{otherRoute}
 		for _, route := range k.routes {
 			known = append(known, route.Name)
 		}

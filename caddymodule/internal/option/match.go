@@ -211,6 +211,14 @@ func checkMethods(set caddy.ModuleMap) error {
 	return nil
 }
 
+// LoadMatch checks and provisions the field Match of a handler.
+func LoadMatch(ctx caddy.Context, handler any, raw caddyhttp.RawMatcherSets) (caddyhttp.MatcherSets, error) {
+	if err := CheckMatch(raw); err != nil {
+		return nil, err
+	}
+	return LoadMatchers(ctx, handler, "Match", raw)
+}
+
 // LoadMatchers provisions the matcher sets in a field of a module. If there are none,
 // it returns nil.
 func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (caddyhttp.MatcherSets, error) {
