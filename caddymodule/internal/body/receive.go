@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // What receiving a body ends with, beside [ErrNoRoom].
@@ -127,6 +128,22 @@ func (b *Received) receive(ctx context.Context, r *http.Request, most int64) (si
 			return size, fmt.Errorf("%w: %w", ErrLeft, context.Cause(r.Context()))
 		case ctx.Err() != nil:
 			return size, context.Cause(ctx)
+		}
+	}
+}
+
+// CutOff ends a read of a request's body that waits for its client when ctx ends. The caller calls the
+// function that it returns after the last read. From then on nothing touches the response writer, which
+// servers use again for other requests.
+func CutOff(ctx context.Context, w http.ResponseWriter) (end func()) {
+	began, ended := time.Now(), make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = http.NewResponseController(w).SetReadDeadline(began)
+	})
+	return func() {
+		if !stop() {
+			<-ended
 		}
 	}
 }

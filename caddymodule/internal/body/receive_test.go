@@ -529,3 +529,32 @@ func TestClosingWhileReading(t *testing.T) {
 		reading.Wait()
 	}
 }
+
+// A late server is slow to set deadlines.
+type late struct {
+	http.ResponseWriter
+	set bool
+}
+
+func (l *late) SetReadDeadline(time.Time) error {
+	<-time.After(time.Second)
+	l.set = true
+	return nil
+}
+
+// TestCutOffIsOverWithTheReceiving: HTTP/2 panics where a deadline is set after its request.
+func TestCutOffIsOverWithTheReceiving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, ends := range []bool{false, true} {
+			ctx, end := context.WithCancel(t.Context())
+			w := new(late)
+			received := CutOff(ctx, w)
+			if ends {
+				end()
+			}
+			received()
+			check.Equal(t, w.set, ends, "a deadline when the request goes on")
+			end()
+		}
+	})
+}

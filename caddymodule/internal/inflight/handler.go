@@ -237,11 +237,9 @@ func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
 // receive receives the body of a request, unless a handler around has, or it has none.
 func (v *visit) receive(w http.ResponseWriter) (err error) {
 	if v.longest >= 0 && !body.None(v.r) {
+		defer body.CutOff(v.Exiting, w)()
 		began := time.Now()
-		// A read that waits for the client ends with the process, too.
-		stays := context.AfterFunc(v.Exiting, func() { _ = http.NewResponseController(w).SetReadDeadline(began) })
 		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.subject.Client(), v.longest)
-		stays()
 		v.record.Waited += time.Since(began)
 	}
 	return err
