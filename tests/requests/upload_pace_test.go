@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,6 +48,36 @@ func TestSlowUploadsHoldNoSlot(t *testing.T) {
 			}
 			system.Eventually(t, "no slot and no place to be taken", func() bool { return c.Served(t, "pages")+c.Waiting(t, "pages") == 0 })
 			check.Equal(t, up.Seen(), 10, "requests at the upstream, want only the 10 of the visitor")
+		})
+	}
+}
+
+// TestShutdownDelay: until it is over, bodies are received, and requests wait for slots.
+func TestShutdownDelay(t *testing.T) {
+	t.Parallel()
+	up := system.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(text)
+	})
+	port := servertest.FreePort(t)
+	c := system.StartCaddy(t, system.Config{Grace: "10s\nshutdown_delay 1h", Sites: fmt.Sprintf("http://:%d {\nin_flight php 1 {\nwait 1m\n}\nreverse_proxy %s\n}", port, up.Address)})
+	check.OK(t, c.Cmd.Process.Signal(syscall.SIGTERM))
+	c.Shut = true
+	t.Cleanup(func() { _ = c.Cmd.Process.Kill() })
+	system.Eventually(t, "the delay to begin", func() bool { return strings.Contains(c.Output.String(), "shutdown scheduled") })
+	var visits sync.WaitGroup
+	defer visits.Wait()
+	for n := range 8 {
+		visits.Go(func() {
+			body := strings.Repeat("x", 1<<(2*n))
+			response, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d", port), "text/plain", strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer response.Body.Close()
+			got, err := io.ReadAll(response.Body)
+			check.That(t, err == nil && response.StatusCode == http.StatusOK && string(got) == body, "%d bytes: got %d with %d bytes and %v", len(body), response.StatusCode, len(got), err)
 		})
 	}
 }

@@ -118,7 +118,10 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.table, e.Proxies.warner = &e.Control.Changes.Table, e.Warner
 	e.Signing.last = &e.Control.keys
-	e.subscribers, err = watchExit(ctx)
+	events, err := ctx.App("events")
+	if err == nil {
+		e.subscribers = events.(*caddyevents.App)
+	}
 	return e, err
 }
 
@@ -333,24 +336,10 @@ func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 // refused, so that Caddy does not wait for them.
 var exiting, exit = context.WithCancel(context.Background())
 
-// watchExit subscribes to the event that Caddy emits before it stops anything. Apps
-// stop in no order, and stopping the HTTP server waits for its requests. It returns the
-// app that emits events.
-func watchExit(ctx caddy.Context) (*caddyevents.App, error) {
-	app, err := ctx.App("events")
-	if err != nil {
-		return nil, err
-	}
-	events := app.(*caddyevents.App)
-	return events, events.On("stopping", exitHandler{})
-}
-
-type exitHandler struct{}
-
-// Handle implements caddyevents.Handler.
-func (exitHandler) Handle(context.Context, caddy.Event) error {
+// shutDown is called when a server begins to shut down, before it waits for its requests. Until then it
+// serves as ever: with shutdown_delay, for long after Caddy's event that it is stopping.
+func shutDown() {
 	if caddy.Exiting() {
 		exit()
 	}
-	return nil
 }

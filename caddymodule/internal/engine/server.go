@@ -38,6 +38,7 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	if s == nil {
 		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
 		s.look()
+		of.RegisterOnShutdown(shutDown)
 		if e.servers.all[of] = s; e.servers.allRead {
 			s.readVerdicts()
 		}
