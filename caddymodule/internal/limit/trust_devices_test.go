@@ -1,6 +1,7 @@
 package limit_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -446,7 +447,7 @@ func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 			refund cookie wordpress_logged_in_*
 			trust_devices wordpress_logged_in_*
 		}`)
-		s.Engine().Exiting = nil
+		s.Engine().Exiting = context.Background()
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		for range 9 {
