@@ -180,10 +180,7 @@ func (d *document) inString(data []byte) (n int) {
 		d.append(data[:1])
 		return 1
 	}
-	if n = bytes.IndexAny(data, `"\`); n < 0 {
-		n = len(data)
-	}
-	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
+	if n = firstOf(data, `"\`); n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
 		valid := true
 		for i := 0; d.keep && i < n; i++ {
 			valid = valid && data[i] >= ' '
@@ -221,6 +218,23 @@ func (d *document) append(data []byte) {
 	if d.keep {
 		d.text = append(d.text, data[:min(len(data), longestValue+1-len(d.text))]...)
 	}
+}
+
+// firstOf returns where the first of some bytes is, or the length.
+func firstOf(data []byte, some string) int {
+	const window = 64 // were it long, many of one before the first of another would take long
+	for from := 0; from < len(data); from += window {
+		next := data[from:min(len(data), from+window)]
+		for i := range len(some) {
+			if at := bytes.IndexByte(next, some[i]); at >= 0 {
+				next = next[:at]
+			}
+		}
+		if len(next) < window {
+			return from + len(next)
+		}
+	}
+	return len(data)
 }
 
 // named takes the name of a value. The readers of JSON compare names as they are, so one

@@ -29,12 +29,10 @@ func (p *pairs) write(data []byte) {
 		if p.inValue {
 			ends = ends[1:]
 		}
-		n := bytes.IndexAny(data, ends)
-		if n < 0 {
-			p.keep(data)
+		n := firstOf(data, ends)
+		if p.keep(data[:n]); n == len(data) {
 			return
 		}
-		p.keep(data[:n])
 		if c := data[n]; c == '=' {
 			p.named(false)
 		} else {
