@@ -700,8 +700,6 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 	}
 }
 
-// A zone that has addresses in its key has buckets beside those, for requests whose key
-// is not usable.
 // A request that is denied leaves no bucket.
 func TestWhyShowsThatAWholeKeyIsDenied(t *testing.T) {
 	s := servertest.Run(t, "http:// {\nthrottle {\nzone pages {\nkey client_ip method\nlimit 2 1/h\noverride 203.0.113.7 deny\n}\n}\nrespond ok\n}")
@@ -713,6 +711,8 @@ func TestWhyShowsThatAWholeKeyIsDenied(t *testing.T) {
 	check.That(t, s.Why("203.0.113.8/GET").Refused, "in a zone that denies everybody: got it not refused")
 }
 
+// A zone that has addresses in its key has buckets beside those, for requests whose key
+// is not usable.
 func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 	for name, options := range map[string]string{
 		"missing_key":  "key client_ip header X-Account missing client_ip",
