@@ -10,7 +10,7 @@ set -euo pipefail
 cd "${1:-$(dirname "$0")/..}"
 
 suites='/(storetest|servertest|golden)/'
-guests='^caddymodule/(command|cli|inspector|crawler|tune|listener|memcached|standard|redis|postgres|cmd)/'
+guests='^caddymodule/(command|cli|inspector|crawler|tune|listener|seen|memcached|standard|redis|postgres|cmd)/'
 
 # files prints the Go files below folders that match the first pattern but not the second.
 files() { find caddymodule leakybucket internal tests docs bench -name '*.go' | sort | grep -E "$1" | grep -Ev "$2" || true; }

@@ -22,7 +22,7 @@ import (
 //		return err
 //	}
 //
-// The packages inspector, crawler and listener are guests. OnStart and Watch belong in
+// The packages inspector, crawler, listener and seen are guests. OnStart and Watch belong in
 // Provision; all other methods may be called once the config has started, by any goroutine.
 type Guest struct {
 	engine *engine.Engine
@@ -49,6 +49,14 @@ func (g *Guest) OnStart(f func(context.Context) error) {
 // Watch has w told about clients whose every request is refused. A watcher that is given twice
 // is told once.
 func (g *Guest) Watch(w Watcher) { g.engine.Watch(w) }
+
+// Seen counts a client that reports, by a request, that a zone in shadow would have refused it. Reports
+// without a mark of the zone lately, and of unknown zones, do not count.
+func (g *Guest) Seen(zone string, r *http.Request) {
+	if z := g.engine.Zones[zone]; z != nil {
+		z.Counts.Seen(r)
+	}
+}
 
 type (
 	// A Watcher is told about the peers of connections, so that it can close those of clients

@@ -13,16 +13,13 @@ import (
 
 func init() {
 	for _, module := range []caddy.Module{
-		App{}, Memory{}, Handler{}, InFlight{}, Seen{}, MatchBlocked{}, admin.API{},
+		App{}, Memory{}, Handler{}, InFlight{}, MatchBlocked{}, admin.API{},
 	} {
 		caddy.RegisterModule(module)
 	}
 	httpcaddyfile.RegisterGlobalOption("throttle", zonefile.ParseGlobal)
 	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
 	httpcaddyfile.RegisterDirective("in_flight", parseInFlight)
-	httpcaddyfile.RegisterDirective("throttle_seen", parseSeen)
-	// Reports of browsers must not fill the buckets of the people who send them.
-	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body")
 	// Rules see both addresses, and passwords are not checked before. What stands after the same
 	// directive runs in the opposite order: whom throttle refuses need not wait for a slot.
 	httpcaddyfile.RegisterDirectiveOrder("in_flight", httpcaddyfile.After, "try_files")

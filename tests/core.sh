@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 export GOFLAGS=-tags=nobadger,nomysql,nopgx
 overlay=$(mktemp)
 trap 'rm "$overlay"' EXIT
-find "$PWD"/caddymodule/{command,cli,inspector,crawler,listener,tune,memcached,standard,cmd} -name '*.go' |
+find "$PWD"/caddymodule/{command,cli,inspector,crawler,listener,seen,tune,memcached,standard,cmd} -name '*.go' |
 	jq --raw-input '{key: ., value: ""}' | jq --slurp '{Replace: from_entries}' >"$overlay"
 go build -overlay "$overlay" ./caddymodule/...
 mapfile -t packages < <(go list -overlay "$overlay" ./caddymodule/... ./internal/swarm | grep -Ev '/caddymodule/(redis|postgres)$')

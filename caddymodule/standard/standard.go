@@ -13,5 +13,6 @@ import (
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/postgres"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/redis"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/seen"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )

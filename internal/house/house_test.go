@@ -70,14 +70,14 @@ var guests = []room{
 	{"caddymodule/crawler", "caddymodule caddymodule/crawler/internal/verify"},
 	{"caddymodule/crawler/internal/verify", "caddymodule leakybucket/key"},
 	{"caddymodule/listener", "caddymodule leakybucket/key"},
-	{"caddymodule/inspector", "caddymodule"},
+	{"caddymodule/inspector caddymodule/seen", "caddymodule"},
 	{"caddymodule/tune/internal/accesslog", "caddymodule/command leakybucket/key"},
 	{"caddymodule/tune/internal/clients", "caddymodule/command caddymodule/tune/internal/accesslog sketch leakybucket/key"},
 	{"caddymodule/tune/internal/recommend", "caddymodule/command caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients limit leakybucket"},
 	{"caddymodule/tune", "caddymodule caddymodule/command caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients caddymodule/tune/internal/recommend " +
 		"config sketch limit engine option record leakybucket leakybucket/memstore"},
 	{"caddymodule/memcached", "caddymodule leakybucket leakybucket/memcachedstore"},
-	{"caddymodule/standard", "caddymodule caddymodule/cli caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
+	{"caddymodule/standard", "caddymodule caddymodule/cli caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres caddymodule/seen"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }
 

@@ -1,4 +1,4 @@
-package caddymodule_test
+package seen_test
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/seen"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 

@@ -1,4 +1,6 @@
-package caddymodule
+// Package seen is the handler throttle_seen, which counts people whom a zone in shadow would have
+// refused. Begin with [Seen].
+package seen
 
 import (
 	"io"
@@ -9,8 +11,15 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 )
+
+func init() {
+	caddy.RegisterModule(Seen{})
+	httpcaddyfile.RegisterDirective("throttle_seen", parse)
+	// Reports must not fill the buckets of the people who send them.
+	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body")
+}
 
 const (
 	// mostReport is how long a report may be, in bytes, and mostReported how many zones
@@ -27,7 +36,7 @@ const (
 // A report counts only if the same address was sent a mark of that zone within two
 // minutes, and once an hour for each address and zone. So the figure never exceeds
 // how many clients the zone would have refused, whatever is sent.
-type Seen struct{ app *engine.Engine }
+type Seen struct{ throttle *caddymodule.Guest }
 
 // CaddyModule returns the Caddy module information.
 func (Seen) CaddyModule() caddy.ModuleInfo {
@@ -36,7 +45,7 @@ func (Seen) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the app with the zones.
 func (s *Seen) Provision(ctx caddy.Context) (err error) {
-	s.app, err = engine.Of(ctx)
+	s.throttle, err = caddymodule.Join(ctx)
 	return err
 }
 
@@ -54,21 +63,19 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 	default:
 		names := strings.FieldsFunc(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' })
 		for _, name := range names[:min(len(names), mostReported)] {
-			if z := s.app.Zones[name]; z != nil {
-				z.Counts.Seen(r)
-			}
+			s.throttle.Seen(name, r)
 		}
 	}
 	w.WriteHeader(status)
 	return nil
 }
 
-// parseSeen sets up the handler from Caddyfile tokens. Syntax:
+// parse sets up the handler from Caddyfile tokens. Syntax:
 //
 //	throttle_seen <matcher>
 //
 // The matcher is required, because the handler answers all requests that reach it.
-func parseSeen(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+func parse(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	h.Next() // the directive's name
 	matcher, given, err := h.MatcherToken()
 	if err != nil {
