@@ -84,7 +84,7 @@ type reports struct {
 type lifetime struct {
 	OnStart    []func(context.Context) error // see caddymodule.Guest.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start
-	Exiting    context.Context               // ends when the process is about to end; then nobody waits
+	Exiting    <-chan struct{}               // closed when the process is about to end; then nobody waits
 }
 
 // Of returns what runs of the config that a module is provisioned for, which may be
@@ -110,7 +110,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 		Ctx: ctx, Control: joinControl(),
 		defined:  defined{app: app, Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), number: configs.Add(1)},
 		reports:  reports{Logger: ctx.Logger()},
-		lifetime: lifetime{Exiting: exiting},
+		lifetime: lifetime{Exiting: exiting.Done()},
 		servers:  servers{all: make(map[*caddyhttp.Server]*server)},
 	}
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
@@ -119,7 +119,9 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.table, e.Proxies.warner = &e.Control.Changes.Table, e.Warner
 	e.Signing.last = &e.Control.keys
 	events, err := ctx.App("events")
-	e.subscribers, _ = events.(*caddyevents.App)
+	if err == nil {
+		e.subscribers = events.(*caddyevents.App)
+	}
 	return e, err
 }
 
@@ -333,8 +335,6 @@ func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 // exiting ends when the process is about to end. Then waiting requests are
 // refused, so that Caddy does not wait for them.
 var exiting, exit = context.WithCancel(context.Background())
-
-var _ = exiting.Done() // makes the channel, which a bubble of a test would keep for itself
 
 // shutDown is called when a server begins to shut down, before it waits for its requests. Until then it
 // serves as ever: with shutdown_delay, for long after Caddy's event that it is stopping.

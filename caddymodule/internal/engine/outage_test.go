@@ -168,7 +168,7 @@ func TestFirstRequests(t *testing.T) {
 				servertest.TheShared.Hung.Store(test.hangs)
 				servertest.TheShared.Slow.Store(int64(far))
 				s := started(t, "{\nthrottle {\nstore test_shared\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone z {\n"+test.zone+"\n}\n}\nrespond ok\n}")
-				s.Engine().Exiting = context.Background()
+				s.Engine().Exiting = nil
 				synctest.Wait()
 				servertest.TheShared.Slow.Store(0) // from the second call on
 				for _, want := range []time.Duration{test.want, 0} {

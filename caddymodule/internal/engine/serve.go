@@ -24,8 +24,6 @@ type Handler struct {
 	handled atomic.Uint64 // requests
 	Match   limit.Matchers
 	headers []string // in which the upstream says what a request cost
-
-	receives bool // bodies of requests
 }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all. It is
@@ -38,7 +36,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
 			h.headers = append(h.headers, z.Settle.Name)
 		}
-		h.Follows, h.receives = h.Follows || !z.EndsAtAdmission(), h.receives || z.ReadsBodies()
+		h.Follows = h.Follows || !z.EndsAtAdmission()
 		if z.namesPlaceholders() {
 			e.ReadVerdicts(ctx)
 		}
@@ -69,7 +67,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			defer h.app.Shared.Release()
 			h.awaitStore(r)
 		}
-		if v, err = h.decide(w, r, failed); err != nil {
+		if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
 			return h.fail(w, r, err)
 		}
 		if v != nil {
@@ -91,14 +89,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return next.ServeHTTP(w, r)
 }
 
-// decide is limit.Decide. What it reads of the body ends with the process.
-func (h *Handler) decide(w http.ResponseWriter, r *http.Request, failed error) (*limit.Verdict, error) {
-	if h.receives && !body.Whole(r) {
-		defer body.CutOff(h.app.Exiting, w)()
-	}
-	return limit.Decide(r, time.Time{}, failed, &h.Directive, h.app)
-}
-
 // admit lets a request wait until its delay is over. One that is not admitted it answers.
 func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict) (admitted bool, err error) {
 	defer func() {
@@ -106,7 +96,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 			v.Close(r, err)
 		}
 	}()
-	waited := v.Refused() || v.Wait(r, h.app.Exiting.Done())
+	waited := v.Refused() || v.Wait(r, h.app.Exiting)
 	if !waited {
 		h.app.Correct(v.GiveBack(false))
 	}

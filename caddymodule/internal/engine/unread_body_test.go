@@ -6,10 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -52,38 +50,4 @@ func TestABodyWithoutRoomIsUnread(t *testing.T) {
 		servertest.WantCounts(t, "items", map[string]float64{"admitted": 3, "refused memory": 1})
 		servertest.WantCounts(t, "names", map[string]float64{"admitted": 1, "refused memory": 1})
 	})
-}
-
-// A deadlined client is cut off when a deadline of the server's is over.
-type deadlined struct {
-	*httptest.ResponseRecorder
-	body *io.PipeWriter
-}
-
-func (d deadlined) SetReadDeadline(at time.Time) error {
-	if !at.IsZero() {
-		time.AfterFunc(time.Until(at), func() { d.body.CloseWithError(os.ErrDeadlineExceeded) })
-	}
-	return nil
-}
-
-func TestABodyThatTricklesEndsWithTheProcess(t *testing.T) {
-	for _, reads := range []string{"field pwd", "key field pwd", "cost body_items rows"} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitSite(t, "throttle {\nzone bodies {\nlimit 10 1/d\n"+reads+"\n}\n}", 0)
-			reader, sent := io.Pipe()
-			r := httptest.NewRequest(http.MethodPost, "http://example.com/", reader)
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			w, began, took := deadlined{httptest.NewRecorder(), sent}, time.Now(), make(chan time.Duration, 1)
-			go func() {
-				s.ServeHTTP(w, r)
-				took <- time.Since(began)
-			}()
-			fmt.Fprint(sent, "rows=1&")
-			servertest.Sleep(time.Second)
-			s.Exit()
-			got := <-took
-			check.That(t, got == time.Second && w.Code == http.StatusRequestTimeout, "%s: got %d after %v, want 408 after a second", reads, w.Code, got)
-		})
-	}
 }

@@ -75,7 +75,7 @@ const (
 )
 
 // fromBody reports whether the cost comes from the request's body.
-func (c Cost) fromBody() bool { return c.source >= bodyItems }
+func (c *Cost) fromBody() bool { return c.source >= bodyItems }
 
 // cost returns the cost of a request under a limit, in units, and whether it comes from the
 // body itself. Each address of the request has a cost, and the dearer counts.

@@ -334,11 +334,6 @@ func (z *Zone) ReadBy(p *form.Plan) (err error) {
 // ReadsFields reports whether the zone reads fields of the body.
 func (z *Zone) ReadsFields() bool { return len(z.Field) > 0 || z.Key.FromBody() }
 
-// ReadsBodies reports whether the zone reads bodies, for fields or costs.
-func (z *Zone) ReadsBodies() bool {
-	return z.ReadsFields() || slices.ContainsFunc(z.Cost, Cost.fromBody)
-}
-
 // MaxBody returns how long a body may be that the zone reads, in bytes; 0 stands for the bound of
 // all bodies.
 func (z *Zone) MaxBody() int64 {

@@ -1,7 +1,6 @@
 package limit_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -447,7 +446,7 @@ func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 			refund cookie wordpress_logged_in_*
 			trust_devices wordpress_logged_in_*
 		}`)
-		s.Engine().Exiting = context.Background()
+		s.Engine().Exiting = nil
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		for range 9 {

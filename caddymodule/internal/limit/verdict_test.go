@@ -1,7 +1,6 @@
 package limit_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -87,7 +86,7 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
 		s := servertest.Run(t, fmt.Sprintf(verdictSite, "store test_shared\nnodes 2"))
-		s.Engine().Exiting = context.Background()
+		s.Engine().Exiting = nil
 		check.OK(t, s.Module().Start())
 		verdictsHold(t, s, func(n int) {
 			if n%25 == 0 {

@@ -144,7 +144,7 @@ func RunSharedWith(t *testing.T, options, global, zones string) *Site {
 		}
 		respond "{http.throttle.decision} {http.throttle.reason}"
 	}`)
-	s.Engine().Exiting = context.Background() // virtual time stands still for what waits on a channel of the real one
+	s.Engine().Exiting = nil // virtual time stands still for what waits on a channel of the real one
 	// Caddy does this when it starts a config and when it stops it.
 	if err := s.Module().Start(); err != nil {
 		t.Fatal(err)

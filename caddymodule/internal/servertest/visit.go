@@ -84,7 +84,7 @@ func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite
 	t.Helper()
 	s := NewFuncSite(t, directives+"\nsettle_upstream")
 	exiting, exit := context.WithCancel(context.Background()) // virtual time stands still for what waits on a channel of the real one
-	s.Exit, s.App.Engine().Exiting = exit, exiting
+	s.Exit, s.App.Engine().Exiting = exit, exiting.Done()
 	for _, l := range s.App.Engine().InFlight {
 		l.Exiting = exiting
 	}
