@@ -128,17 +128,11 @@ func (l *dropListener) Accept() (net.Conn, error) {
 
 // drops reports whether connections from an address are to be dropped.
 func drops(address net.Addr) bool {
-	var peer netip.AddrPort
-	switch address := address.(type) {
-	case *net.TCPAddr:
-		peer = address.AddrPort()
-	case *net.UDPAddr:
-		peer = address.AddrPort()
-	}
-	if !peer.IsValid() {
+	peer, ok := address.(interface{ AddrPort() netip.AddrPort }) // as those of TCP and UDP have
+	if !ok {
 		return false
 	}
-	client := bucketkey.Unmap(peer.Addr())
+	client := bucketkey.Unmap(peer.AddrPort().Addr())
 	r, found := dropList.find(client)
 	return found && r.Holds(client)
 }
