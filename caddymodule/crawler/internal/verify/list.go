@@ -39,14 +39,9 @@ func parse(data []byte) ([]netip.Prefix, error) {
 	}
 	networks := make([]netip.Prefix, len(texts))
 	for i, text := range texts {
-		network, err := readNetwork(text)
-		if err == nil {
-			err = checkNetwork(network)
-		}
-		if err != nil {
+		if networks[i], err = readNetwork(text); err != nil {
 			return nil, err
 		}
-		networks[i] = network.Masked()
 	}
 	return networks, nil
 }
@@ -80,18 +75,6 @@ func readText(data []byte) (texts []string, err error) {
 	return texts, nil
 }
 
-// readNetwork reads a network or an address.
-func readNetwork(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
-	}
-	network, err := netip.ParsePrefix(text)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("it has %.50q, which is no network", text)
-	}
-	return network, nil
-}
-
 // reserved are the networks from which no crawler visits a public site.
 var reserved = func() (networks []netip.Prefix) {
 	for _, text := range []string{
@@ -103,19 +86,27 @@ var reserved = func() (networks []netip.Prefix) {
 	return networks
 }()
 
-// checkNetwork refuses networks that are too wide, private or reserved.
-func checkNetwork(network netip.Prefix) error {
+// readNetwork reads a network or an address. It refuses networks that are too wide, private or
+// reserved.
+func readNetwork(text string) (netip.Prefix, error) {
+	network, err := netip.ParsePrefix(text)
+	if addr, errAddr := netip.ParseAddr(text); errAddr == nil && addr.Zone() == "" {
+		network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	if err != nil {
+		return network, fmt.Errorf("it has %.50q, which is no network", text)
+	}
 	widest := widestIPv6
 	if network.Addr().Is4() {
 		widest = widestIPv4
 	}
 	if network.Bits() < widest {
-		return fmt.Errorf("its network %v is wider than /%d", network, widest)
+		return network, fmt.Errorf("its network %v is wider than /%d", network, widest)
 	}
 	if slices.ContainsFunc(reserved, network.Overlaps) {
-		return fmt.Errorf("its network %v is private or reserved", network)
+		return network, fmt.Errorf("its network %v is private or reserved", network)
 	}
-	return nil
+	return network.Masked(), nil
 }
 
 // A table finds out whether an address is in one of many networks, which are in order, none
@@ -134,9 +125,6 @@ func newTable(networks []netip.Prefix) *table {
 
 // contains reports whether an address is in one of the networks.
 func (t *table) contains(addr netip.Addr) bool {
-	if t == nil {
-		return false
-	}
 	i, exact := slices.BinarySearchFunc(*t, addr, func(n netip.Prefix, addr netip.Addr) int { return n.Addr().Compare(addr) })
 	return exact || i > 0 && (*t)[i-1].Contains(addr)
 }

@@ -59,6 +59,7 @@ func (l *Lists) Use(sources []string, warn Warn) (release func()) {
 		s := l.lists[source]
 		if s == nil {
 			s = &list{source: source, transport: l.Transport}
+			s.networks.Store(new(table)) // empty until it is fetched
 			s.warn.Store(&warn)
 			l.lists[source] = s
 			var ctx context.Context
