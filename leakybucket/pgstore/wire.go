@@ -68,37 +68,36 @@ func (t *transaction) send(ctx context.Context, p *pipeline, each func(values []
 	return last, wrong
 }
 
+// column returns the parameter of a statement that has a value of each row.
+func column[T any](rows []row, of func(*row) T) []T {
+	values := make([]T, len(rows))
+	for i := range rows {
+		values[i] = of(&rows[i])
+	}
+	return values
+}
+
 // namesOf returns the parameter of statements that are about some rows.
 func namesOf(rows []row) [][]byte {
-	names := make([][]byte, len(rows))
-	for i := range rows {
-		names[i] = []byte(rows[i].name)
-	}
-	return names
+	return column(rows, func(r *row) []byte { return []byte(r.name) })
 }
 
 // tidsOf returns the parameter of statements that are about rows of the table.
 func tidsOf(rows []row) []pgtype.TID {
-	tids := make([]pgtype.TID, len(rows))
-	for i := range rows {
-		tids[i] = rows[i].tid
-	}
-	return tids
+	return column(rows, func(r *row) pgtype.TID { return r.tid })
 }
 
 // paramsOf returns the parameters of statements that write rows, which first name them.
 func paramsOf(rows []row, names any) []any {
-	n := len(rows)
-	level, leak := make([]float64, n), make([]float64, n)
-	at, blockedUntil, forget := make([]int64, n), make([]int64, n), make([]int64, n)
-	step := make([]int16, n)
-	for i := range rows {
-		s := &rows[i].state
-		level[i], leak[i] = s.Level, s.Leak
-		at[i], blockedUntil[i], forget[i] = int64(s.At), int64(s.BlockedUntil), int64(rows[i].forget)
-		step[i] = int16(s.Step)
+	return []any{
+		names,
+		column(rows, func(r *row) float64 { return r.state.Level }),
+		column(rows, func(r *row) int64 { return int64(r.state.At) }),
+		column(rows, func(r *row) int64 { return int64(r.state.BlockedUntil) }),
+		column(rows, func(r *row) int16 { return int16(r.state.Step) }),
+		column(rows, func(r *row) int64 { return int64(r.forget) }),
+		column(rows, func(r *row) float64 { return r.state.Leak }),
 	}
-	return []any{names, level, at, blockedUntil, step, forget, leak}
 }
 
 // instantParam returns the parameter that stands in for the server's clock, or
