@@ -29,7 +29,8 @@ func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some 
 	}
 	want := max(1, min(of.Scan, listedRows))
 	err = s.onTable(ctx, func() (err error) {
-		some, err = s.listSome(ctx, from, to, want)
+		rows, _ := s.pool.Query(ctx, s.sql["list"], pgx.QueryExecModeExec, from, to, instantParam(s.heldAt()), want) // rows has the error, too
+		some, err = pgx.CollectRows(rows, entryOf)
 		return err
 	})
 	if err != nil {
@@ -55,16 +56,11 @@ func after(prefix string) []byte {
 	return end
 }
 
-func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]store.Entry, error) {
-	rows, err := s.pool.Query(ctx, s.sql["list"], pgx.QueryExecModeExec, from, to, instantParam(s.heldAt()), want)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.Entry, err error) {
-		var name []byte
-		var step int16
-		err = row.Scan(&name, &k.State.Level, &k.State.At, &k.State.BlockedUntil, &step, &k.State.Leak, &k.Now)
-		k.Key, k.State.Step = string(name), uint8(step)
-		return k, err
-	})
+// entryOf reads a row of list.sql.
+func entryOf(row pgx.CollectableRow) (e store.Entry, err error) {
+	var name []byte
+	var step int16
+	err = row.Scan(&name, &e.State.Level, &e.State.At, &e.State.BlockedUntil, &step, &e.State.Leak, &e.Now)
+	e.Key, e.State.Step = string(name), uint8(step)
+	return e, err
 }
