@@ -129,18 +129,19 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 
 // Settle implements [leakybucket.Store].
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	c := &call{settlements: slices.Clone(settlements)}
-	for i := range settlements {
-		c.names = append(c.names, s.name(&settlements[i].Charge))
+	c := new(call)
+	for _, of := range settlements {
+		c.settlements = append(c.settlements, settlement{s.name(&of.Charge), of})
 	}
 	return s.do(ctx, c)
 }
 
 func (s *Store) do(ctx context.Context, c *call) error {
-	if len(c.names) == 0 {
+	buckets := len(c.names) + len(c.settlements)
+	if buckets == 0 {
 		return nil
 	}
-	if err := s.lanes.Do(ctx, struct{}{}, c, len(c.names)); err != nil {
+	if err := s.lanes.Do(ctx, struct{}{}, c, buckets); err != nil {
 		return fmt.Errorf("waiting for memcached: %w", err)
 	}
 	return c.err

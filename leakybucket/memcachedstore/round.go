@@ -1,10 +1,13 @@
 package memcachedstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,17 +34,20 @@ const (
 
 var errContended = errors.New("memcached: other processes write these buckets all the time; nothing was charged")
 
-// A call takes charges together, or settles some. names are those of their buckets.
+// A call takes charges together, or settles some.
 type call struct {
-	charges     []leakybucket.Charge
-	decisions   []leakybucket.Decision
-	settlements []leakybucket.Settlement
-	names       []string
+	charges   []leakybucket.Charge
+	names     []string // of their buckets
+	decisions []leakybucket.Decision
+	// settlements of a call that takes charges give back what a lost round has poured.
+	settlements []settlement
 	err         error
+}
 
-	// undo gives back what a lost round has poured.
-	undo      []leakybucket.Settlement
-	undoNames []string
+// A settlement is that of the bucket with a name.
+type settlement struct {
+	name string
+	leakybucket.Settlement
 }
 
 // A bucket is one item, as a round has read it and leaves it.
@@ -61,7 +67,10 @@ func (s *Store) send(_ struct{}, calls []*call, _ func()) {
 	}
 	for _, c := range calls {
 		c.err = errContended
-		c.charges, c.settlements, c.names = nil, nil, nil
+		if len(c.charges) == 0 {
+			c.settlements = nil
+		}
+		c.charges, c.names = nil, nil
 	}
 	s.rounds(calls) // which only give back
 }
@@ -103,18 +112,15 @@ func (s *Store) round(calls []*call) (again []*call) {
 
 func (s *Store) read(calls []*call) (map[string]*bucket, error) {
 	buckets := make(map[string]*bucket)
-	var names []string
 	for _, c := range calls {
-		for _, some := range [][]string{c.names, c.undoNames} {
-			for _, name := range some {
-				if buckets[name] == nil {
-					buckets[name] = &bucket{name: name}
-					names = append(names, name)
-				}
-			}
+		for _, name := range c.names {
+			buckets[name] = &bucket{name: name}
+		}
+		for _, of := range c.settlements {
+			buckets[of.name] = &bucket{name: of.name}
 		}
 	}
-	items, err := s.client.GetMulti(names)
+	items, err := s.client.GetMulti(slices.Collect(maps.Keys(buckets)))
 	if err != nil {
 		return nil, fmt.Errorf("reading from memcached: %w", err)
 	}
@@ -126,22 +132,17 @@ func (s *Store) read(calls []*call) (map[string]*bucket, error) {
 	return buckets, nil
 }
 
-// apply gives back what a lost round has poured, and decides the call.
+// apply settles, and then decides the charges.
 func (c *call) apply(buckets map[string]*bucket, now leakybucket.Instant) {
-	for i := range c.undo {
-		buckets[c.undoNames[i]].settle(&c.undo[i], now)
+	for i := range c.settlements {
+		of := &c.settlements[i]
+		buckets[of.name].settle(&of.Settlement, now)
 	}
 	for _, name := range c.names {
 		if err := buckets[name].err; err != nil {
 			c.err = err
 			return
 		}
-	}
-	for i := range c.settlements {
-		buckets[c.names[i]].settle(&c.settlements[i], now)
-	}
-	if len(c.charges) == 0 {
-		return
 	}
 	states := make([]leakybucket.State, len(c.charges))
 	for i, name := range c.names {
@@ -197,50 +198,31 @@ func (b *bucket) write(client *memcache.Client, now leakybucket.Instant) {
 	}
 }
 
-// ended takes in how the round ended for the call, and reports whether another is needed. With
-// an error it is not: a write that was not answered may have been executed.
+// ended takes in how the round ended for the call, and reports whether another is needed. What
+// got an error is not repeated: a write that was not answered may have been executed.
 func (c *call) ended(buckets map[string]*bucket) (again bool) {
-	undo, undoNames := c.undo, c.undoNames
-	c.undo, c.undoNames = nil, nil
-	for i, name := range undoNames {
-		if buckets[name].lost {
-			c.undo, c.undoNames = append(c.undo, undo[i]), append(c.undoNames, name)
+	if len(c.charges) == 0 {
+		for _, of := range c.settlements {
+			c.err = cmp.Or(c.err, buckets[of.name].err)
 		}
 	}
-	if len(c.names) == 0 {
-		return len(c.undo) > 0
+	c.settlements = slices.DeleteFunc(c.settlements, func(of settlement) bool { return !buckets[of.name].lost })
+	if len(c.charges) == 0 {
+		return len(c.settlements) > 0
 	}
 	for _, name := range c.names {
-		if err := buckets[name].err; err != nil {
-			c.err = err
-		}
+		c.err = cmp.Or(c.err, buckets[name].err)
 		again = again || buckets[name].lost
 	}
 	if c.err != nil || !again {
 		return false
 	}
-	if len(c.settlements) > 0 {
-		c.unsettled(buckets)
-		return true
-	}
 	for i, d := range c.decisions {
 		if name := c.names[i]; d.Poured && !buckets[name].lost {
-			c.undo = append(c.undo, leakybucket.Settlement{Charge: c.charges[i], Was: d, Diff: -c.charges[i].Cost})
-			c.undoNames = append(c.undoNames, name)
+			c.settlements = append(c.settlements, settlement{name, leakybucket.Settlement{Charge: c.charges[i], Was: d, Diff: -c.charges[i].Cost}})
 		}
 	}
 	return true
-}
-
-// unsettled leaves the call with what was not settled.
-func (c *call) unsettled(buckets map[string]*bucket) {
-	settlements, names := c.settlements, c.names
-	c.settlements, c.names = nil, nil
-	for i, name := range names {
-		if buckets[name].lost {
-			c.settlements, c.names = append(c.settlements, settlements[i]), append(c.names, name)
-		}
-	}
 }
 
 // expiration returns what Memcached is told: seconds, or an instant if that is far away, or 0
