@@ -239,11 +239,7 @@ func expiration(kept time.Duration) int32 {
 }
 
 func format(s *leakybucket.State) []byte {
-	text := strconv.AppendFloat(make([]byte, 0, 80), s.Level, 'g', -1, 64)
-	text = strconv.AppendInt(append(text, ' '), int64(s.At), 10)
-	text = strconv.AppendFloat(append(text, ' '), s.Leak, 'g', -1, 64)
-	text = strconv.AppendInt(append(text, ' '), int64(s.BlockedUntil), 10)
-	return strconv.AppendUint(append(text, ' '), uint64(s.Step), 10)
+	return fmt.Appendf(nil, "%g %d %g %d %d", s.Level, s.At, s.Leak, s.BlockedUntil, s.Step)
 }
 
 func parse(item *memcache.Item) (s leakybucket.State, err error) {
