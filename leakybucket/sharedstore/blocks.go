@@ -58,10 +58,7 @@ func (b *blocks) refusing(charges []leakybucket.Charge, since leakybucket.Instan
 	for i := range charges {
 		if d := b.find(&charges[i], since); d.BlockedUntil != 0 {
 			if found == nil {
-				found = make([]leakybucket.Decision, len(charges))
-				for j := range found {
-					found[j].Fits = true
-				}
+				found = slices.Repeat([]leakybucket.Decision{{Fits: true}}, len(charges))
 			}
 			found[i] = d
 		}
