@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -35,17 +34,14 @@ type row struct {
 // answered tells the callers that their results are there.
 func newBatch(calls []*call, answered func()) *batch {
 	b := &batch{calls: calls, index: make(map[string]int), answered: answered}
+	var names []string
 	for _, c := range calls {
-		for _, name := range c.names {
-			if _, known := b.index[name]; !known {
-				b.index[name] = 0
-				b.rows = append(b.rows, row{name: name})
-			}
-		}
+		names = append(names, c.names...)
 	}
-	slices.SortFunc(b.rows, func(x, y row) int { return cmp.Compare(x.name, y.name) })
-	for i := range b.rows {
-		b.index[b.rows[i].name] = i
+	slices.Sort(names)
+	for i, name := range slices.Compact(names) {
+		b.index[name] = i
+		b.rows = append(b.rows, row{name: name})
 	}
 	return b
 }
