@@ -210,7 +210,7 @@ func (s *Store) onTable(ctx context.Context, statement func() error) (err error)
 		if err = s.prepare(ctx); err != nil {
 			return err
 		}
-		if err = holding(ctx, s.beside, statement); !isCode(err, undefinedTable) && !isCode(err, undefinedColumn) {
+		if err = holding(ctx, s.beside, statement); !isCode(err, undefinedTable, undefinedColumn) {
 			return err
 		}
 		s.prepared.Store(false) // look at the table again

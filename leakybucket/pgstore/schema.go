@@ -120,7 +120,7 @@ func (s *Store) missing(ctx context.Context, from interface {
 // explainChange says which statements somebody with the privilege must run.
 func (s *Store) explainChange(err error, table string, missing ...string) error {
 	switch {
-	case isCode(err, noPrivilege) || isCode(err, invalidSchema):
+	case isCode(err, noPrivilege, invalidSchema):
 		return &advised{fmt.Errorf("preparing table %s: %w: want its owner to run, once: %s; GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
 			table, err, strings.Join(missing, "; "), table, quoted(s.user))}
 	case isCode(err, lockNotAvailable):
@@ -130,10 +130,10 @@ func (s *Store) explainChange(err error, table string, missing ...string) error 
 	return err
 }
 
-// isCode reports whether err is an error of the server with that code.
-func isCode(err error, code string) bool {
+// isCode reports whether err is an error of the server with one of these codes.
+func isCode(err error, codes ...string) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == code
+	return errors.As(err, &pg) && slices.Contains(codes, pg.Code)
 }
 
 // advised is an error that says what would help already.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -163,10 +162,7 @@ func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 // a statement before the commit has failed, or the server had ended the
 // transaction already because the client was silent for too long.
 func certainlyUndone(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && slices.Contains([]string{
-		uniqueViolation, serializationFailure, deadlockDetected, undefinedTable, undefinedColumn, idleInTransaction,
-	}, pg.Code)
+	return isCode(err, uniqueViolation, serializationFailure, deadlockDetected, undefinedTable, undefinedColumn, idleInTransaction)
 }
 
 // failed ends a transaction of which nothing was committed, and marks the error
@@ -186,14 +182,13 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 	switch pg.Code {
 	case undefinedTable, undefinedColumn:
 		t.store.prepared.Store(false) // look at the table again
-		return errors.Join(errNotExecuted, err)
 	case adminShutdown, crashShutdown, idleInTransaction, idleSession:
 		t.store.resetPool()
-		return errors.Join(errNotExecuted, err)
 	case uniqueViolation, serializationFailure, deadlockDetected:
-		return errors.Join(errNotExecuted, err)
+	default:
+		return err
 	}
-	return err
+	return errors.Join(errNotExecuted, err)
 }
 
 // end ends the transaction, so that the connection can be used again. If that
