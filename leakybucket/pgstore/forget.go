@@ -62,7 +62,7 @@ func (s *Store) forgetPart(ctx context.Context, page uint32) {
 		s.tries(ctx, func(ctx context.Context) error {
 			return holding(ctx, s.beside, func() error {
 				return s.sendAlone(ctx, func(p *pipeline) {
-					p.add(s.sql["forget"], tid(page), tid(page+forgetPages), instantParam(s.heldAt()), int64(forgetMost))
+					p.add(s.sql["forget"], tid(page), tid(page+forgetPages), s.now(), int64(forgetMost))
 				}, func([][]byte) error { deleted++; return nil })
 			})
 		})

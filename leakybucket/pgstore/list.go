@@ -29,7 +29,7 @@ func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some 
 	}
 	want := max(1, min(of.Scan, listedRows))
 	err = s.onTable(ctx, func() (err error) {
-		rows, _ := s.pool.Query(ctx, s.sql["list"], pgx.QueryExecModeExec, from, to, instantParam(s.heldAt()), want) // rows has the error, too
+		rows, _ := s.pool.Query(ctx, s.sql["list"], pgx.QueryExecModeExec, from, to, s.now(), want) // rows has the error, too
 		some, err = pgx.CollectRows(rows, entryOf)
 		return err
 	})

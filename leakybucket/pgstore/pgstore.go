@@ -229,8 +229,6 @@ func holding(ctx context.Context, lock chan struct{}, f func() error) error {
 	}
 }
 
-func (s *Store) heldAt() leakybucket.Instant { return leakybucket.Instant(s.held.Load()) }
-
 // Interface guards
 var (
 	_ leakybucket.Store = (*Store)(nil)

@@ -20,7 +20,7 @@ func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err err
 	err = s.askRegistry(ctx, func(p *pipeline) {
 		// The mark is read first: rows may be newer than it, and never older.
 		p.add(s.sql["registry_last"], s.lastRow())
-		p.add(s.sql["registry_read"], instantParam(s.heldAt()), s.lastRow(), seen, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
+		p.add(s.sql["registry_read"], s.now(), s.lastRow(), seen, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
 	}, func(values [][]byte) error {
 		if len(values) == 1 {
 			all.Last = int64(word(values[0]))
@@ -52,7 +52,7 @@ func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last 
 		numbers[i], ends[i] = t.Number, int64(t.End)
 	}
 	err = s.askRegistry(ctx, func(p *pipeline) {
-		now := instantParam(s.heldAt())
+		now := s.now()
 		p.add(s.sql["registry_lock"], s.registry+" "+s.prefix)
 		p.add(s.sql["registry_forget"], now, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
 		p.add(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow(), 1+rand.Int64N(store.MostNumber-1))

@@ -96,7 +96,7 @@ func (t *transaction) pipeline() *pipeline { return &pipeline{types: t.types} }
 // must hold no locks. The rows do not expire before the batch finds them.
 func (t *transaction) makeRows(ctx context.Context, b *batch) error {
 	p := t.pipeline()
-	p.add(t.store.sql["make"], namesOf(b.rows), instantParam(t.store.heldAt()))
+	p.add(t.store.sql["make"], namesOf(b.rows), t.store.now())
 	_, err := t.send(ctx, p, nil)
 	return err
 }
@@ -109,7 +109,7 @@ func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Insta
 		p.add(sql)
 	}
 	p.add(t.store.sql["lock"], namesOf(b.rows))
-	p.add(t.store.sql["clock"], instantParam(t.store.heldAt()))
+	p.add(t.store.sql["clock"], t.store.now())
 	_, err = t.send(ctx, p, func(values [][]byte) error {
 		if len(values) == 1 {
 			now = leakybucket.Instant(word(values[0]))

@@ -100,13 +100,13 @@ func paramsOf(rows []row, names any) []any {
 	}
 }
 
-// instantParam returns the parameter that stands in for the server's clock, or
-// NULL if the server's own clock is to be used.
-func instantParam(at leakybucket.Instant) any {
-	if at == 0 {
-		return nil
+// now returns the parameter that stands in for the server's clock, or NULL if
+// the server's own clock is to be used.
+func (s *Store) now() any {
+	if held := s.held.Load(); held != 0 {
+		return held
 	}
-	return int64(at)
+	return nil
 }
 
 // word returns a number of eight bytes. NULL is 0.
