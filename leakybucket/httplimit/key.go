@@ -30,8 +30,8 @@ func Behind(proxies ...netip.Prefix) func(*http.Request) string {
 		client := peer(r)
 		hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 		for _, hop := range slices.Backward(hops) {
-			next, ok := parseHop(strings.TrimSpace(hop))
-			if !trusted(client) || !ok {
+			next := parseHop(strings.TrimSpace(hop))
+			if !trusted(client) || !next.IsValid() {
 				break
 			}
 			client = next
@@ -40,15 +40,15 @@ func Behind(proxies ...netip.Prefix) func(*http.Request) string {
 	}
 }
 
-// parseHop reads an address, perhaps with a port, as some proxies write it.
-func parseHop(text string) (addr netip.Addr, ok bool) {
+// parseHop reads an address, perhaps with a port, as some proxies write it, or returns an
+// invalid one.
+func parseHop(text string) netip.Addr {
 	addr, err := netip.ParseAddr(strings.Trim(text, "[]"))
 	if err != nil {
-		var with netip.AddrPort
-		with, err = netip.ParseAddrPort(text)
+		with, _ := netip.ParseAddrPort(text)
 		addr = with.Addr()
 	}
-	return key.Unmap(addr), err == nil
+	return key.Unmap(addr)
 }
 
 // ByHeader returns a key of the value of a header, such as an API key, of which only a digest
