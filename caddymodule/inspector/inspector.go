@@ -106,8 +106,8 @@ var inspectorCalls = []string{
 	"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow",
 }
 
-func forbidden(format string, args ...any) error {
-	return caddy.APIError{HTTPStatus: http.StatusForbidden, Err: fmt.Errorf(format, args...)}
+func forbidden(why string) error {
+	return caddy.APIError{HTTPStatus: http.StatusForbidden, Err: errors.New(why)}
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler. It answers every request itself:
