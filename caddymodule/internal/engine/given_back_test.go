@@ -135,6 +135,20 @@ func TestARequestThatHasLeftForItsUpstreamStaysCharged(t *testing.T) {
 	}
 }
 
+// So it has if a proxy was asked before it was refused.
+func TestARequestThatIsRefusedAfterAnUpstreamWasAskedStaysCharged(t *testing.T) {
+	auth := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer auth.Close()
+	s := servertest.Run(t, "http:// {\nroute {\nthrottle around 2 1/d\nin_flight php 5 {\nshare\n}\nforward_auth "+auth.URL+" {\nuri /\n}\n"+
+		"throttle {\nzone inner {\nlimit 5 1/d\noverride "+servertest.Office+" deny\n}\n}\nrespond ok\n}\n}")
+	for range 3 {
+		s.From(servertest.Office+":1").Passes(0, "/")
+	}
+	servertest.WantCounts(t, "around", map[string]float64{"admitted": 2, "refused capacity": 1})
+	mean := s.Engine().InFlight["php"].State.Gate.Load().Mean
+	check.That(t, mean < time.Second, "got a mean of %v for slots, want less than what is assumed before the first was held", mean)
+}
+
 // A panicky matcher panics, or fails, when the request says so.
 type panicky struct {
 	On string `json:"on,omitempty"`

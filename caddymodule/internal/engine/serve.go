@@ -173,10 +173,10 @@ func (h *Handler) matches(r *http.Request) (concerned bool, failed error) {
 
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict, shared *record.Record) error {
-	needs := v.Needs()
+	needs, asked := v.Needs(), shared.Asked(r)
 	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles && !h.Announces {
 		if shared != nil {
-			defer h.settle(r, v, nil, shared)
+			defer h.settle(r, v, nil, shared, asked)
 		}
 		return next.ServeHTTP(w, r)
 	}
@@ -198,7 +198,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			}
 		}
 	}
-	defer h.settle(r, v, observer, shared)
+	defer h.settle(r, v, observer, shared, asked)
 	err := observer.Serve(w, r, next)
 	if err != nil && hide != nil { // an error route says who may keep the answer
 		hide()
@@ -216,10 +216,10 @@ func withdraw(header http.Header, name string, ours []string) {
 }
 
 // settle corrects the charges to what the request really cost: nothing if it was refused
-// further in, and otherwise what the observer, which may be nil, has seen.
-func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer, shared *record.Record) {
+// further in and no upstream was asked, and otherwise what the observer, which may be nil, has seen.
+func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer, shared *record.Record, asked any) {
 	switch {
-	case shared != nil && shared.Refused:
+	case shared.RefusedUnasked(r, asked):
 		h.app.Correct(v.GiveBack(true))
 	case observer != nil:
 		var now time.Time

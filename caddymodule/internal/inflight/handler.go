@@ -150,6 +150,7 @@ func (v *visit) look() {
 	switch {
 	case v.Shares():
 		v.rank(s)
+		v.asked = v.record.Asked(v.r)
 	case v.SlotKey != nil:
 		v.slot.Key = v.SlotKey.Name(s)
 	}
@@ -293,11 +294,11 @@ func (v *visit) giveUp() {
 }
 
 // release gives back what the request holds, unless that is kept for an error route. A request that
-// was refused further in has cost the upstream nothing.
+// was refused further in has cost the upstream nothing, unless that was asked before.
 func (v *visit) release() {
 	if v.stop == nil && !v.released {
 		v.released = true
-		v.free(!v.record.Refused)
+		v.free(!v.record.RefusedUnasked(v.r, v.asked))
 	}
 }
 
@@ -315,7 +316,7 @@ const keptVar = "throttle.kept."
 // the request's context. From then on others may find the visit and its record, so it never goes
 // back to the pool.
 func (v *visit) keep() {
-	served := !v.record.Refused
+	served := !v.record.RefusedUnasked(v.r, v.asked)
 	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })
 	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
 	v.record.Share(v.subject.Vars)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
@@ -79,6 +80,21 @@ func WaitedIn(ctx context.Context) time.Duration {
 		return record.Waited
 	}
 	return 0
+}
+
+// Asked returns what changes whenever a proxy has asked its upstream, as forward_auth does: how long
+// that took. A nil Record is that of a request which nobody refuses further in.
+func (record *Record) Asked(r *http.Request) (took any) {
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && record != nil {
+		took, _ = repl.Get("http.reverse_proxy.upstream.latency")
+	}
+	return took
+}
+
+// RefusedUnasked reports whether the request was refused within, and no upstream was asked since
+// [Record.Asked] returned asked.
+func (record *Record) RefusedUnasked(r *http.Request, asked any) bool {
+	return record != nil && record.Refused && record.Asked(r) == asked
 }
 
 // ClientOf returns the context that is done when the client of a request leaves.
