@@ -149,8 +149,9 @@ func (v *visit) look() {
 	v.slot.From = s
 	switch {
 	case v.Shares():
-		v.rank(s)
-		v.asked = v.record.Asked(v.r)
+		if v.rank(s); v.server.Nests() {
+			v.asked = v.record.Asked(v.r)
+		}
 	case v.SlotKey != nil:
 		v.slot.Key = v.SlotKey.Name(s)
 	}
