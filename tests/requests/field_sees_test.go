@@ -103,7 +103,7 @@ func requestByChance(random *rand.Rand, path string) (method, text string) {
 	}
 	request.WriteString(some([]string{
 		"Expect: 100-continue\r\n", "Content-Encoding: identity\r\n", "Content-Encoding: gzip\r\n", "X-HTTP-Method-Override: GET\r\n",
-		"Content-Type: application/json\r\n", "Content-Type: text/plain\r\n", "Cookie: pwd=x\r\n", "Accept: text/html\r\n", "X-Zone: login\r\n",
+		"Content-Type: application/json\r\n", "Content-Type: text/plain\r\n", "Cookie: pwd=x\r\n", "Accept: text/html\r\n", "X-Zone: login\r\n", "Connection: content-type\r\n",
 	}, 3))
 	if random.IntN(2) == 0 {
 		fmt.Fprintf(&request, "Content-Length: %d\r\n\r\n%s", len(body), body)

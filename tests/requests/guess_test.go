@@ -69,7 +69,7 @@ func (*wiki) fields(r *http.Request) map[string]string {
 		for _, found := range inXML.FindAllSubmatch(body, -1) {
 			fields[string(found[1])] = string(found[2])
 		}
-	case strings.HasPrefix(kind, "multipart/"):
+	case strings.HasPrefix(kind, "multipart/") && r.Header.Get("Connection") == "":
 		r.Method, r.Body = "POST", io.NopCloser(bytes.NewReader(body))
 		if r.ParseMultipartForm(1<<20) == nil {
 			take(url.Values(r.MultipartForm.Value))
@@ -316,6 +316,7 @@ var (
 		"gzip":                encoded(form, "Content-Encoding: gzip", zipped),
 		"utf16":               encoded(by("POST", "/api", "application/json", `{"u":"%u","p":"%p"}`), "", inUTF16),
 		"utf16_as_text":       encoded(by("POST", "/api", "text/plain; charset=utf-16", `{"u":"%u","p":"%p"}`), "", inUTF16),
+		"type_of_one_hop":     by("POST", "/", "multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n&u=%u&p=%p&b=\r\n--x--\r\n", "Connection", "Content-Type"),
 		"json_with_duplicate": by("POST", "/api", "application/json", `{"u":"other","u":"%u","p":"%p"}`),
 	}
 )

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
@@ -173,8 +174,11 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 	s.form.Query(s.query)
 	if received := body.Of(s.Request); received != nil {
 		r := s.Request
-		field := func(name string) string { return strings.Join(r.Header[name], ", ") }
-		_ = s.form.Body(field("Content-Type"), field("Content-Encoding"), r.ContentLength, received.Reader()) // of which the reading is unclear
+		contentType := strings.Join(r.Header["Content-Type"], ", ")
+		if httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Content-Type") {
+			contentType = "," // unclear: reverse_proxy does not pass it on
+		}
+		_ = s.form.Body(contentType, strings.Join(r.Header["Content-Encoding"], ", "), r.ContentLength, received.Reader()) // of which the reading is unclear
 	}
 	return s.form
 }
