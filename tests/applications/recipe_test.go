@@ -177,6 +177,9 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 			}
 		}, map[int]int{200: 10, 429: 40}},
 		{"HTTP Basic", 50, func(i int) system.Request { return basic(system.NetworkAddress(i), "alice", "wrong", "/issues.json") }, map[int]int{200: 10, 429: 40}},
+		{"codes", 50, func(i int) system.Request {
+			return system.Request{Address: "192.0.2.4", Target: fmt.Sprintf("/account/twofa?twofa_code=%06d", i)}
+		}, map[int]int{302: 20, 429: 30}},
 		{"mails", 20, func(i int) system.Request {
 			return system.Request{Address: "192.0.2.3", Method: "POST", Target: "/users/password", Body: "user[email]=alice@example.com"}
 		}, map[int]int{200: 5, 429: 15}},

@@ -37,6 +37,8 @@ run lambda { |env|
     return [422, headers, ["try again\n"]] unless form['user[password]'] == 'right'
 
     return [303, headers.merge('location' => '/'), []]
+  when '/account/twofa' # like Redmine after the second step
+    return [302, headers.merge('location' => '/', 'set-cookie' => 'autologin=token'), []]
   end
   [200, headers, ["executed: rack\nPATH_INFO: #{env['PATH_INFO']}\n"]]
 }
