@@ -197,6 +197,9 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 			check.That(t, len(got) == len(c.want), "got %v by status, want %v", got, c.want)
 		})
 	}
+	// Whose code it was, Redmine does not say.
+	a := start(t).Must(system.Request{Address: "192.0.2.4", Method: "POST", Target: "/account/twofa", Header: []string{"X-Forwarded-Proto", "https"}, Body: "twofa_code=1&username=alice&password=wrong"})
+	check.Equal(t, len(a.Header["Set-Cookie"]), 1, "cookies after a code, want the application's alone")
 }
 
 // TestTheRecipeForMediaWikiKnowsHeavyPages in the spellings that MediaWiki takes, and no
