@@ -165,6 +165,9 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 			names := []string{"alice", "ALICE", " Alice", "Alice_", "User:Alice", "user:alice", "Al\u200eice", "Alice\u00a0", "\u00adAlice", "Alice  "}
 			r.Body = strings.Replace(r.Body, "wpName=Alice", "wpName="+url.QueryEscape(names[i%len(names)]), 1)
 		},
+		"references in the name": func(i int, r *system.Request) {
+			r.Body = strings.Replace(r.Body, "wpName=Alice", "wpName=Alice"+strings.Repeat("%26nbsp%3B", i), 1)
+		},
 		"the title in the form": func(_ int, r *system.Request) {
 			r.Target, r.Body = "/index.php?title=Pump_1&action=submit", r.Body+"&title=Special:UserLogin"
 		},
