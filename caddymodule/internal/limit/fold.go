@@ -20,9 +20,10 @@ const oddName = "\x00"
 // foldBlanks are what PHP's trim and C's isspace take for blank, and NUL.
 const foldBlanks = " \t\n\v\f\r\x00"
 
-// foldPlain makes a name lower case, without the blanks around it.
+// foldPlain makes a name lower case, without the blanks around it, and writes letters with accents
+// in one way (NFC), as MediaWiki does.
 func foldPlain(name string) string {
-	return strings.ToLower(strings.TrimSpace(strings.Trim(name, foldBlanks)))
+	return strings.ToLower(strings.TrimSpace(strings.Trim(norm.NFC.String(name), foldBlanks)))
 }
 
 // foldEmail folds an address: one form of each letter (NFKC), lower case, without blanks

@@ -35,6 +35,7 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		want  string
 	}{
 		{"key field log", login("log", " ÁdMin "), digestOf("ádmin")},
+		{"key field log", login("log", "a\u0301dmin"), digestOf("ádmin")},
 		{"key field log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
 		{"key field log fold wordpress plain", login("log", "<b>admin</b>"), "@odd"},
 		{"key field log fold wordpress plain", login("log", "admin&x1;"), "@odd"},
