@@ -44,14 +44,14 @@ const longestName = 256
 // than 256 bytes are [oddName], and so are names without a letter or digit. Of others, the
 // letters, digits and marks are kept, in lower case and without accents.
 //
-// A site in German or Danish writes ä as ae, others as a: therefore ae, oe, ue, aa, ss
-// and dj count as their first letter.
+// A site in German or Danish writes ä as ae, others as a: therefore ae, oe, ue, aa, ss,
+// dh and dj count as their first letter.
 func foldWordPress(name string) string {
 	name = strings.Trim(name, foldBlanks)
 	switch {
 	case name == "":
 		return ""
-	case len(name) > longestName, strings.ContainsAny(name, "<>&%"), !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl):
+	case len(name) > longestName, strings.ContainsAny(name, "<>&%"), !utf8.ValidString(name), strings.ContainsFunc(name, odd):
 		return oddName
 	}
 	if folded := doubles.ReplaceAllString(baseLetters(name), "$1$2$3$4"); folded != "" {
@@ -67,14 +67,20 @@ var vowelSigns = &unicode.RangeTable{R16: []unicode.Range16{
 	{0xd3e, 0xd4d, 1}, {0xdca, 0xddf, 1}, {0xe31, 0xe3a, 1}, {0xeb1, 0xebc, 1}, {0x102b, 0x1035, 1}, {0x17b6, 0x17c5, 1},
 }}
 
-// unusual are what a database takes for usual letters, or skips: letters as marks, medieval ones,
-// those of phonetics, and emblems.
+// odd reports whether a letter is one that nobody types. DokuWiki leaves out symbols and numbers such
+// as € and ².
+func odd(r rune) bool {
+	return unicode.Is(unusual, r) || unicode.IsControl(r) || r >= utf8.RuneSelf && unicode.IsSymbol(r) || unicode.IsNumber(r) && !unicode.IsDigit(r)
+}
+
+// unusual are what a database or DokuWiki takes for usual letters, or skips: letters as marks,
+// medieval ones, those of phonetics and mathematics, and emblems.
 var unusual = &unicode.RangeTable{
 	R16: []unicode.Range16{
-		{0x18d, 0x18d, 1}, {0x1be, 0x1be, 1}, {0x238, 0x239, 1}, {0x2a3, 0x2ab, 1}, {0x345, 0x345, 1}, {0x363, 0x36f, 1}, {0x640, 0x640, 1}, {0x7fa, 0x7fa, 1}, {0x824, 0x828, 4},
-		{0x1ab0, 0x1aff, 1}, {0x1cf2, 0x1cf3, 1}, {0x1d00, 0x1dff, 1}, {0x1efa, 0x1efb, 1}, {0x2de0, 0x2dff, 1}, {0xa640, 0xa69f, 1}, {0xa720, 0xa7ff, 1}, {0xfe73, 0xfe73, 1},
+		{0xaa, 0xba, 0x10}, {0x18d, 0x18d, 1}, {0x1be, 0x1be, 1}, {0x238, 0x239, 1}, {0x2a3, 0x2ab, 1}, {0x2c7, 0x2c7, 1}, {0x345, 0x345, 1}, {0x363, 0x36f, 1}, {0x640, 0x640, 1}, {0x7fa, 0x7fa, 1}, {0x824, 0x828, 4},
+		{0x1ab0, 0x1aff, 1}, {0x1cf2, 0x1cf3, 1}, {0x1d00, 0x1dff, 1}, {0x1efa, 0x1efb, 1}, {0x2100, 0x214f, 1}, {0x2de0, 0x2dff, 1}, {0xa640, 0xa69f, 1}, {0xa720, 0xa7ff, 1}, {0xc2a0, 0xc2a0, 1}, {0xfe73, 0xfe73, 1},
 	},
-	R32: []unicode.Range32{{0x10780, 0x107bf, 1}, {0x1f100, 0x1f1ff, 1}},
+	R32: []unicode.Range32{{0x10780, 0x107bf, 1}, {0x1d400, 0x1d7ff, 1}, {0x1f100, 0x1f1ff, 1}},
 }
 
 // baseLetters keeps letters, digits and vowel signs, in lower case and without accents. It returns
@@ -83,7 +89,7 @@ func baseLetters(name string) string {
 	var letters strings.Builder
 	for _, r := range norm.NFKD.String(spelledOut.Replace(name)) {
 		switch {
-		case unicode.Is(unusual, r), unicode.IsNumber(r) && !unicode.IsDigit(r):
+		case odd(r):
 			return ""
 		case unicode.IsLetter(r):
 			letters.WriteString(spelledOut.Replace(string(foldCase(r))))
@@ -97,7 +103,7 @@ func baseLetters(name string) string {
 }
 
 // doubles are the pairs that letters with accents are spelled out by. The first letter stays.
-var doubles = regexp.MustCompile(`(a)[ae]+|([ou])e+|(s)s+|(d)j+`)
+var doubles = regexp.MustCompile(`(a)[ae]+|([ou])e+|(s)s+|(d)[hj]+`)
 
 // foldCase returns one letter for all that differ in case only, such as σ and ς, and Katakana for
 // Hiragana.
@@ -127,7 +133,7 @@ func foldDigit(r rune) rune {
 // spelledOut are letters without a decomposition that WordPress or its database takes
 // for others.
 var spelledOut = strings.NewReplacer(
-	"€", "e", "ɑ", "a", "ŉ", "n", "ĸ", "k", "ı", "i", "Ŋ", "n", "ŋ", "n", "Ð", "d", "ð", "d", "Þ", "th", "þ", "th", "ß", "s", "ẞ", "s",
+	"ɑ", "a", "ƒ", "f", "µ", "u", "ŉ", "n", "ĸ", "k", "ı", "i", "Ŋ", "n", "ŋ", "n", "Ð", "d", "ð", "d", "Þ", "th", "þ", "th", "ß", "s", "ẞ", "s",
 	"Đ", "d", "đ", "d", "Ħ", "h", "ħ", "h", "Ł", "l", "ł", "l", "Ŧ", "t", "ŧ", "t", "Ø", "o", "ø", "o", "Æ", "a", "æ", "a", "Œ", "o", "œ", "o",
 	"ァ", "ア", "ィ", "イ", "ゥ", "ウ", "ェ", "エ", "ォ", "オ", "ッ", "ツ", "ャ", "ヤ", "ュ", "ユ", "ョ", "ヨ", "ヮ", "ワ", "ヵ", "カ", "ヶ", "ケ", "ך", "כ", "ם", "מ", "ן", "נ", "ף", "פ", "ץ", "צ",
 )
