@@ -299,10 +299,10 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
 	form := media == urlencoded || media == ""
-	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form}
+	// The name of the first pair of JSON is none.
+	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, skip: json, inValue: json}
 	if parsers = append(parsers, q); form {
-		// The name of the first pair is then none but JSON.
-		q.wanted, q.skip, q.inValue = r.plan.all(), json, json
+		q.wanted = r.plan.all()
 	}
 	if media != urlencoded && !json {
 		declaration, _, ended := bytes.Cut(start, []byte("?>"))

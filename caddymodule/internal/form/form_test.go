@@ -184,6 +184,7 @@ func TestField(t *testing.T) {
 		{"text with escapes", "text/plain", "x=1;2&%6Co%67=a", "unclear"},
 		{"text with brackets", "image/png", "\x01=&log%5B%5D=a", "unclear"},
 		{"JSON with pairs", jsonType, `{"x": "&log=a&"}`, "unclear"},
+		{"JSON with other pairs", jsonType, `[{"lo": ["a=b&[x[=c&lo[=d"]}]`, "absent"},
 		{"a script with brackets", "text/javascript", "a&&x[log[0]]=1;f(b&log[0)\n==1&log", "absent"},
 		{"text with blanks", "text/plain", "x\n[log] = a", "unclear"},
 		{"text, a word", "text/plain", "the log of my logs = 7, log\n", "absent"},
@@ -238,7 +239,8 @@ func TestNestedField(t *testing.T) {
 		{jsonType, `[{"login": "a"}, {"user": {"login": "b"}, "Login": {}}]`, "unclear unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
 		{"text/plain", "%5fcsrf=x&User%5Blogin%5D=a&user%20email=b&users%5B0%5D%5Blo", "unclear absent absent unclear"},
-		{"text/plain", "user[login]x=a", "unclear unclear absent unclear"},
+		{"text/plain", "user[login]x=a&users[0][login]x[y]=a", "unclear unclear absent absent"}, // as PHP reads it
+		{jsonType, `{"user": ["&user[email=a&[login]=a&users[=a&"]}`, "absent absent absent unclear"},
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
 	} {
 		r := bodyOf(t, planOf(t, fields, nil), test.contentType, []byte(test.body))

@@ -132,8 +132,9 @@ func split(keys [][]byte, name []byte) (_ [][]byte, plain bool) {
 
 // name reads the name of a field in a form. It returns the fields of which it is the name,
 // notes others that are unclear by it, and counts it if it is an item. If it is cut, more
-// of it may follow.
-func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
+// of it may follow. If it is loose, only PHP reads it, which makes _ of a [ without ] and leaves
+// out what comes after the last key.
+func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) {
 	p := r.plan
 	keys, plain := split(r.keys[:0], name)
 	r.keys = keys
@@ -146,6 +147,11 @@ func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
 		if plain = plain && valid; i == 0 || !isIndex(letters) {
 			at, _ = p.names.walk(at, letters)
 		}
+	}
+	if loose && !plain {
+		letters, _ := appendLetters(r.room[:0], name)
+		_, is = p.names.walk(place{alive: wanted}, letters)
+		return is | p.names.at(at)
 	}
 	if cut || !plain {
 		end := bytes.IndexFunc(name, func(c rune) bool { return c == '[' || c == ']' || unicode.IsControl(c) })

@@ -64,7 +64,7 @@ func (p *pairs) named(cut bool) {
 	if p.loose && (cut || !utf8.Valid(name) || hasControl(name)) {
 		name, cut = nil, false
 	}
-	p.is = p.r.name(name, p.wanted, cut)
+	p.is = p.r.name(name, p.wanted, cut, p.loose)
 	p.skip, p.inValue, p.text = p.is == 0, true, p.text[:0]
 }
 

@@ -80,7 +80,7 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	if len(name) == 0 {
 		return errUnclear
 	}
-	is := r.name(name, r.plan.all(), false)
+	is := r.name(name, r.plan.all(), false, false)
 	if file {
 		r.unclear, is = r.unclear|is, 0
 	}
