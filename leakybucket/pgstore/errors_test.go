@@ -109,6 +109,12 @@ func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 	_, _, err := s.PutTexts(t.Context(), []store.Text{{Name: "n", Number: 1, End: math.MaxInt64}})
 	check.NoError(t, err, "PutTexts")
 	s.forgetPart(t.Context(), 0)
+	conn := check.Must(s.pool.Acquire(t.Context()))(t)
+	own := &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
+	check.NoError(t, own.makeRows(t.Context(), &batch{rows: []row{{name: "zone/raced"}}}), "makeRows")
+	err = own.alone(t.Context(), func(p *pipeline) { p.add("SELECT 1/0") }, nil)
+	check.That(t, err != nil && own.conn.TxStatus() == 'I', "after %v: got the status %c, want a connection that the pool keeps", err, own.conn.TxStatus())
+	conn.Release()
 	server.Standby(t)
 	wantError(t, takeError(openStore(t, patient(server.URL()), Options{Logged: true})), "want a server that can be written to")
 }

@@ -83,20 +83,14 @@ func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func
 	}))
 }
 
-// sendAlone sends what fill adds, as one transaction, and calls each, which may be nil, for each row.
+// sendAlone is [transaction.alone] on a connection of its own.
 func (s *Store) sendAlone(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	t := &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
-	p := t.pipeline()
-	p.add(s.begin[0]) // whatever the role's defaults are
-	fill(p)
-	p.add("COMMIT")
-	_, err = t.send(ctx, p, each)
-	return err
+	return (&transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}).alone(ctx, fill, each)
 }
 
 // createRegistry creates the table. CREATE TABLE IF NOT EXISTS fails if two do it at once.

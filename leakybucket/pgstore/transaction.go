@@ -95,9 +95,19 @@ func (t *transaction) pipeline() *pipeline { return &pipeline{types: t.types} }
 // transaction of its own: a transaction that waits for another one's new rows
 // must hold no locks. The rows do not expire before the batch finds them.
 func (t *transaction) makeRows(ctx context.Context, b *batch) error {
+	return t.alone(ctx, func(p *pipeline) { p.add(t.store.sql["make"], namesOf(b.rows), t.store.now()) }, nil)
+}
+
+// alone sends what fill adds, as one transaction, and calls each, which may be nil, for each row.
+func (t *transaction) alone(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	p := t.pipeline()
-	p.add(t.store.sql["make"], namesOf(b.rows), t.store.now())
-	_, err := t.send(ctx, p, nil)
+	p.add(t.store.begin[0]) // whatever the role's defaults are
+	fill(p)
+	p.add("COMMIT")
+	_, err := t.send(ctx, p, each)
+	if err != nil {
+		t.end(ctx, "ROLLBACK")
+	}
 	return err
 }
 
@@ -194,7 +204,7 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 // end ends the transaction, so that the connection can be used again. If that
 // fails, the pool closes the connection.
 func (t *transaction) end(ctx context.Context, sql string) {
-	if !t.conn.IsClosed() {
+	if t.conn.TxStatus() != 'I' && !t.conn.IsClosed() {
 		_, _ = t.conn.Exec(ctx, sql).ReadAll()
 	}
 }
