@@ -73,10 +73,10 @@ func (p *pairs) end() {
 	if p.fields++; p.fields > mostFields && !p.loose {
 		p.r.unclear |= p.wanted
 	}
-	if !p.inValue {
-		p.named(p.loose)
+	if !p.inValue && !p.loose { // else it is no pair
+		p.named(false)
 	}
-	if !p.skip {
+	if p.inValue && !p.skip {
 		plain := !p.odd && !p.loose && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack
 		value, whole := unescaped(p.text)
 		p.r.note(p.is, value, plain && whole)
