@@ -110,7 +110,7 @@ func readZones(defaults *zoneReader, where string, fields option.Fields, check f
 	})
 	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
 	for _, zone := range zones {
-		err = cmp.Or(err, zone.about(option.Refuse("", zone.zone.Reference() && !defaults.zone.Reference(), "zone %q is only a name here, so the options beside it do not apply to it: want exempt, refusal, on_store_error and shadow where it is defined", zone.zone.Name)))
+		err = cmp.Or(err, zone.about(option.Refuse("", zone.State != nil && zone.zone.Reference() && !defaults.zone.Reference(), "zone %q is only a name here, so the options beside it do not apply to it: want exempt, refusal, on_store_error and shadow where it is defined", zone.zone.Name)))
 		zone.inherit(defaults)
 	}
 	return zones, err

@@ -106,6 +106,7 @@ var mistakes = []mistake{
 	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
 	{"file", "{\nthrottle {\nzone pages {\nlimit 60 10/s\n}\n}\n}\nhttp://a.example {\nthrottle {\nshadow\nzone pages # <-\nzone own {\nlimit 5 1/s\n}\n}\n}", `zone "pages" is only a name here, so the options beside it do not apply to it: want exempt, refusal, on_store_error and shadow where it is defined`},
 	{"site", "throttle # <-", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
+	{"global", "refusal status 503\nzone pages # <-", "no limit given"},
 	{"site", "throttle pages 60 10/s {\nzone pages { # <-\nlimit 60 10/s\n}\n}", `zone "pages" is on the line of throttle already: put both zones into the block`},
 	{"zone", "limit 60 10/s\nkey \"x {client_ip}\" # <-", `zone "pages": placeholder {http.vars.client_ip} within "x {http.vars.client_ip}": give client_ip as a part of its own, which masks IPv6 addresses`},
 	{"zone", "limit 60 10/s\nkey # <-", "parsing key: no source: want client_ip, header <name>, cookie <name>, query <name>, field <name> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"},
