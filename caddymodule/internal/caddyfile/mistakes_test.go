@@ -205,7 +205,8 @@ var mistakes = []mistake{
 	{"zone", "limit 5 1/s\nmatch method post # <-", `method "post" never matches: want words in upper case`},
 	{"zone", "limit 5 1/s\ncost 2 { # <-\nmethod POST,PUT\n}", `method "POST,PUT" never matches`},
 	{"zone", "limit 5 1/s\nexempt not method {env.METHOD} # <-", "never matches"},
-	{"site", "@b host example.com:8080\nthrottle @b pages 5 1/s # <-", `host "example.com:8080" never matches: want names without scheme and port`},
+	{"site", "@b host example.com:8080\nthrottle @b pages 5 1/s # <-", `host "example.com:8080" never matches: want names without scheme, port and brackets`},
+	{"zone", "limit 5 1/s\nmatch host [::1] # <-", "never matches"},
 	{"site", "in_flight php 5 {\nexempt host https://example.com # <-\n}", "never matches"},
 	{"zone", "limit 5 1/s\nmatch host a.example,b.example # <-", "never matches"},
 

@@ -87,8 +87,8 @@ func checkWords(set caddy.ModuleMap) error {
 		}
 	}
 	for _, host := range matcherIn[[]string](set, "host") {
-		if !strings.Contains(host, "{") && (strings.ContainsAny(host, ",/") || strings.Count(host, ":") == 1) {
-			return fmt.Errorf("host %q never matches: want names without scheme and port, with blanks between them", host)
+		if !strings.Contains(host, "{") && (strings.ContainsAny(host, ",/[") || strings.Count(host, ":") == 1) {
+			return fmt.Errorf("host %q never matches: want names without scheme, port and brackets, with blanks between them", host)
 		}
 	}
 	return nil
