@@ -41,8 +41,8 @@ const longestName = 256
 //
 // What sanitize_user takes out, such as tags, octets and entities, nobody types: names
 // with <, >, & or %, with control bytes or bytes that are no UTF-8, and those of more
-// than 256 bytes are [oddName], and so are names without a letter or digit. Of others, the
-// letters, digits and marks are kept, in lower case and without accents.
+// than 256 bytes are [oddName], and so are names without a letter or digit, or with one of
+// [unusual]. Of others, [baseLetters] are kept.
 //
 // A site in German or Danish writes ä as ae, others as a: therefore ae, oe, ue, aa, ss,
 // dh and dj count as their first letter.
