@@ -1,11 +1,15 @@
 package sharedstore
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -20,9 +24,7 @@ func TestAStoreThatCannotListSaysSo(t *testing.T) {
 	b := NewBackend("mute", struct{ leakybucket.Store }{memstore.New(memstore.Options{})}, memstore.New(memstore.Options{}))
 	t.Cleanup(b.Close)
 	_, _, err := b.With(Options{}).List(t.Context(), store.Filter{Zone: "z", Scan: 1}, "")
-	if err == nil || !strings.Contains(err.Error(), "mute") || b.Down() {
-		t.Errorf("got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
-	}
+	check.That(t, err != nil && strings.Contains(err.Error(), "mute") && !b.Down(), "got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
 }
 
 // TestAListingIsOfOneStore: this node's own buckets are no part of what the shared store
@@ -45,9 +47,8 @@ func TestAListingIsOfOneStore(t *testing.T) {
 		if err != nil || len(some) == 0 || next == "" || strings.HasPrefix(some[0].Key, "local") != down {
 			t.Fatalf("down %v: got %v, cursor %q and error %v, want some of the store that answers", down, some, next, err)
 		}
-		if _, _, err := s.List(t.Context(), of, next); err != nil {
-			t.Errorf("down %v, the second page: got error %v, want none", down, err)
-		}
+		_, _, err = s.List(t.Context(), of, next)
+		check.That(t, err == nil, "down %v, the second page: got error %v, want none", down, err)
 		cursors = append(cursors, next)
 	}
 	for i, down := range []bool{true, false} {
@@ -70,5 +71,55 @@ func TestTheStoreKeepsTheContractOfTheRemoteOne(t *testing.T) {
 		b.Await(tb.Context())
 		// Settle waits for a fifth of it, however busy the machine is.
 		return b.With(Options{Timeout: time.Minute, Nodes: 3}), func(at leakybucket.Instant) { held.Store(int64(at)) }
+	})
+}
+
+// A lockedBuffer may be written to and read by several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+// TestAProgramWithOneStoreNeedsNoMore: a limiter over New goes on through an outage by this
+// node's own buckets, and the log says so once.
+func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemote()
+		var log lockedBuffer
+		store := New(r, Options{Timeout: -1}, Log(slog.New(slog.NewTextHandler(&log, nil))))
+		limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{Timeout: -1}))(t)
+		take := func(fits bool) {
+			t.Helper()
+			got, err := limiter.Take(t.Context(), "k", 1)
+			check.Assume(t, err == nil && got.Fits == fits, "got %+v, %v, want fits %v", got, err, fits)
+		}
+		for range 4 {
+			take(true)
+		}
+		check.That(t, r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()}) > 3.9, "got another level, want the store asked")
+		r.down.Store(true)
+		for range 10 {
+			take(true)
+		}
+		for range 20 {
+			take(false)
+		}
+		r.down.Store(false)
+		time.Sleep(10 * time.Second) // virtual
+		got := r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()})
+		check.That(t, got >= 3.9 && got <= 4, "after the outage: got a level of %v, want what it had admitted", got)
+		store.Close()
+		store.Close()
+		synctest.Wait()
+		check.Equal(t, r.closed.Load(), 1, "times the remote store was closed")
+		for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
+			check.That(t, strings.Count(log.String(), line) != 0, "got no line %q:\n%s", line, log.String())
+		}
 	})
 }
