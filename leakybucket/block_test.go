@@ -79,7 +79,5 @@ func TestBelowIsTheLimitWithNoMoreThanTheCeiling(t *testing.T) {
 		check.That(t, got == (Limit{Capacity: want, Leak: 1}), "below %v: got %s, want a capacity of %v", ceiling, describe(got), want)
 	}
 	// So it knows how long a charge with a ceiling waits until it fits.
-	if got := tenSeconds.WithCeiling(4).TimeToFit(5, 2); got != 3*time.Second {
-		t.Errorf("time to fit 2 above 5 below 4: got %v, want 3s", got)
-	}
+	check.Equal(t, tenSeconds.WithCeiling(4).TimeToFit(5, 2), 3*time.Second, "time to fit 2 above 5 below 4")
 }

@@ -38,12 +38,8 @@ func runFills(t *testing.T, l Limit, s State, steps []fillStep) {
 		var level float64
 		var full bool
 		s, level, full = l.Fill(s, step.cost, at(step.at))
-		if !near(level, step.level) || full != step.full {
-			t.Errorf("step %d: filling %v at %v s: got level %v, full %v, want %v, %v",
-				i, step.cost, step.at, level, full, step.level, step.full)
-		}
-		kept := l.Level(s, at(step.at))
-		check.That(t, kept == level, "step %d: level kept: got %v, want %v, as the filling says", i, kept, level)
+		check.That(t, near(level, step.level) && full == step.full, "step %d: filling %v at %v s: got level %v, full %v, want %v, %v", i, step.cost, step.at, level, full, step.level, step.full)
+		check.Equal(t, l.Level(s, at(step.at)), level, "step %d: the level kept, want it as the filling says", i)
 	}
 }
 
@@ -149,9 +145,8 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 		s := State{Level: test.level, At: at(test.at)}
 		got := reference.EmptyAt(s)
 		check.Equal(t, got, at(test.forget), "level %v at %v s", test.level, test.at)
-		if level := reference.Level(s, got); !near(level, 0) {
-			t.Errorf("level %v at %v s: got %v left when it may be forgotten, want 0", test.level, test.at, level)
-		}
+		level := reference.Level(s, got)
+		check.That(t, near(level, 0), "level %v at %v s: got %v left when it may be forgotten, want 0", test.level, test.at, level)
 		if level := reference.Level(s, got-1); test.level > 0 && level == 0 {
 			t.Errorf("level %v at %v s: got empty a microsecond before it may be forgotten, want some left", test.level, test.at)
 		}
@@ -195,9 +190,8 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(t, reference)
 		check.Equal(t, b.Limit(), reference, "limit")
-		if d := b.Take(2); !d.Fits || d.Level != 2 || d.Remaining != 1 || d.RetryAfter != 0 {
-			t.Errorf("first take: got %+v, want it poured into an empty bucket", d)
-		}
+		d := b.Take(2)
+		check.That(t, d.Fits && d.Level == 2 && d.Remaining == 1 && d.RetryAfter == 0, "first take: got %+v, want it poured into an empty bucket", d)
 		<-time.After(time.Second)
 		check.Equal(t, b.Level(), 0.5, "level after a second")
 		for cost, want := range map[float64]bool{0: true, 2.5: true, 2.6: false, 4: false, -1: false, nan: false} {
@@ -206,9 +200,8 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 		check.Equal(t, b.Level(), 0.5, "level after asking")
 		level, full := b.Fill(9)
 		check.That(t, level == 3 && full, "fill: got %+v, want full at 3", level)
-		if d := b.Take(1); d.Fits || d.Level != 3 || d.at != at(1) || d.RetryAfter != reference.TimeToFit(3, 1) {
-			t.Errorf("take from a full bucket: got %+v, want refused at 3 after a second", d)
-		}
+		d = b.Take(1)
+		check.That(t, !d.Fits && d.Level == 3 && d.at == at(1) && d.RetryAfter == reference.TimeToFit(3, 1), "take from a full bucket: got %+v, want refused at 3 after a second", d)
 		<-time.After(reference.TimeToEmpty(3))
 		check.Equal(t, b.Level(), 0, "level after the time to empty")
 	})

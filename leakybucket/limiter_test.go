@@ -243,9 +243,8 @@ func TestALimitPerCall(t *testing.T) {
 			check.That(t, err == nil && got.Fits == (i < 5) && math.Round(got.Remaining) == float64(max(0, 4-i)), "take %d: got %+v, %v", i, got, err)
 		}
 		check.That(t, !l.Allow("k") && l.Allow("other"), "a key that has used up a larger limit fits a smaller one, or another does not")
-		if got, err := l.TakeLimit(t.Context(), "new", 1, leakybucket.Limit{Capacity: 5}); err == nil || got.Fits {
-			t.Errorf("an invalid limit: got %+v, %v", got, err)
-		}
+		got, err := l.TakeLimit(t.Context(), "new", 1, leakybucket.Limit{Capacity: 5})
+		check.That(t, err != nil && !got.Fits, "an invalid limit: got %+v, %v", got, err)
 	}
 }
 
@@ -266,15 +265,12 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	for _, cost := range []float64{11, -1, math.NaN(), math.Inf(1)} {
 		got := must(l.Take(t.Context(), "k", cost))
 		check.That(t, !got.Fits && got.RetryAfter == 0, "a cost of %v: got %+v, want it refused for good", cost, got)
-		err := l.Wait(t.Context(), "k", cost)
-		check.That(t, err != nil, "waiting for a cost of %v: got no error", cost)
+		check.That(t, l.Wait(t.Context(), "k", cost) != nil, "waiting for a cost of %v: got no error", cost)
 	}
-	if must(l.Take(t.Context(), "k", 10)); l.Reset(t.Context(), "k") != nil || !must(l.Take(t.Context(), "k", 10)).Fits {
-		t.Error("after a reset: got no room")
-	}
-	if got, err := l.Take(t.Context(), strings.Repeat("x", 1<<14+1), 1); got.Fits || err == nil {
-		t.Errorf("too long a key: got %+v, %v, want it refused", got, err)
-	}
+	must(l.Take(t.Context(), "k", 10))
+	check.That(t, l.Reset(t.Context(), "k") == nil && must(l.Take(t.Context(), "k", 10)).Fits, "after a reset: got no room")
+	got, err := l.Take(t.Context(), strings.Repeat("x", 1<<14+1), 1)
+	check.That(t, !got.Fits && err != nil, "too long a key: got %+v, %v, want it refused", got, err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	check.Is(t, l.Wait(ended, "k", 1), context.Canceled, "waiting with a context that has ended")

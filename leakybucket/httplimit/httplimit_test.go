@@ -46,10 +46,9 @@ func TestARealServer(t *testing.T) {
 			check.That(t, resp.StatusCode == 200 && string(body) == "served" && resp.Header.Get("Retry-After") == "", "request %d: got %d %q", i, resp.StatusCode, body)
 			continue
 		}
-		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "100" || resp.Header.Get("Cache-Control") != "no-store" ||
-			string(body) != "Too many requests. Try again in 100s.\n" {
-			t.Errorf("request %d: got %d %v %q", i, resp.StatusCode, resp.Header, body)
-		}
+		check.Equal(t, resp.StatusCode, 429, "request %d: %v", i, resp.Header)
+		check.Equal(t, resp.Header.Get("Retry-After")+" "+resp.Header.Get("Cache-Control"), "100 no-store", "request %d: the headers", i)
+		check.Equal(t, string(body), "Too many requests. Try again in 100s.\n", "request %d", i)
 	}
 }
 
@@ -116,8 +115,7 @@ func TestAStoreThatFails(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second) // virtual
 			}
-			got := strings.Count(log.String(), "no route to the store")
-			check.That(t, got == 2, "fail closed %v: got %d lines in 100 seconds, want 2:\n%s", closed, got, &log)
+			check.Equal(t, strings.Count(log.String(), "no route to the store"), 2, "fail closed %v: lines in 100 seconds:\n%s", closed, &log)
 		})
 	}
 }

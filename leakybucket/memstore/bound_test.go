@@ -89,25 +89,21 @@ func TestNoLiveBucketIsDroppedBeforeTheStoreIsFull(t *testing.T) {
 	for i := range 50_000 {
 		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%900)))
 	}
-	if got := buckets(s); got != 50_000 || s.Evictions() != 0 {
-		t.Fatalf("full: got %d buckets after %d evictions, want 50000 after none", got, s.Evictions())
-	}
+	check.Need(t, buckets(s), 50_000, "buckets of a full store")
+	check.Need(t, s.Evictions(), 0, "evictions until it is full")
 	mustBeSound(t, s)
 	// Then the soonest of all shards goes first: those of 1 s, and then of 2.
 	for i := range 100 {
 		mustTake(t, s, charge(fmt.Sprint("new", i), 999))
 	}
-	if got := drains(s, now); len(got) != 50_000 || got[0] != 2 || s.Evictions() != 100 {
-		t.Errorf("100 more: got %d buckets, the first in %v s, after %d evictions, want 50000, in 2 s, after 100", len(got), got[0], s.Evictions())
-	}
+	got := drains(s, now)
+	check.That(t, len(got) == 50_000 && got[0] == 2 && s.Evictions() == 100, "100 more: got %d buckets, the first in %v s, after %d evictions, want 50000, in 2 s, after 100", len(got), got[0], s.Evictions())
 	// Empty buckets of any shard go before live ones.
 	now += 10 * second
 	for i := range 300 {
 		mustTake(t, s, charge(fmt.Sprint("newer", i), 999))
 	}
-	if got := s.Evictions(); got != 100 {
-		t.Errorf("evictions while there were empty buckets: got %d, want none", got-100)
-	}
+	check.Equal(t, s.Evictions(), 100, "evictions, want none while there were empty buckets")
 	mustBeSound(t, s)
 }
 
@@ -119,18 +115,15 @@ func TestTakesOfSeveralMakeRoomForWhatTheyCreate(t *testing.T) {
 	a, b := charge("a", 900), charge("b", 900)
 	oversize := charge("oversize", 2000)
 	take(t, s, a, b, oversize) // nothing is poured, and nothing dropped
-	if got := s.Evictions(); got != 0 || buckets(s) != 99 {
-		t.Errorf("a take that pours nothing: got %d buckets after %d evictions, want 99 after none", buckets(s), got)
-	}
+	got := s.Evictions()
+	check.That(t, got == 0 && buckets(s) == 99, "a take that pours nothing: got %d buckets after %d evictions, want 99 after none", buckets(s), got)
 	half := charge("a", 450)
 	take(t, s, half, half) // one bucket
-	if got := s.Evictions(); got != 0 || buckets(s) != 100 {
-		t.Errorf("a take of one bucket twice: got %d buckets after %d evictions, want 100 after none", buckets(s), got)
-	}
+	got = s.Evictions()
+	check.That(t, got == 0 && buckets(s) == 100, "a take of one bucket twice: got %d buckets after %d evictions, want 100 after none", buckets(s), got)
 	take(t, s, b, charge("c", 900), charge("k99", 1))
-	if got := s.Evictions(); got != 2 || buckets(s) != 100 {
-		t.Errorf("a take that creates two: got %d buckets after %d evictions, want 100 after 2", buckets(s), got)
-	}
+	got = s.Evictions()
+	check.That(t, got == 2 && buckets(s) == 100, "a take that creates two: got %d buckets after %d evictions, want 100 after 2", buckets(s), got)
 	mustBeSound(t, s)
 	s.SetMaxBuckets(1)
 	take(t, s, charge("d", 900), charge("e", 900)) // more than there is room for
@@ -212,8 +205,7 @@ func TestATrickleOfRequestsForgetsWhatHasRested(t *testing.T) {
 				now += 2 * second
 				test.ask(s, i)
 			}
-			got := buckets(s)
-			check.That(t, got == test.left(groups), "buckets: got %d, want the %d that were asked for lately", got, test.left(groups))
+			check.Equal(t, buckets(s), test.left(groups), "buckets, want those that were asked for lately")
 			mustBeSound(t, s)
 		})
 	}

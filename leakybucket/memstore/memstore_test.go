@@ -84,8 +84,7 @@ func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
 	mustBeSound(t, s)
 	check.Equal(t, level(t, s, "beside"), 0, "bucket beside one that cannot be kept: level")
 	for i, key := range kept {
-		got := level(t, s, key)
-		check.That(t, got == float64(i+1), "bucket of a key of %d bytes: got level %v, want %d", len(key), got, i+1)
+		check.Equal(t, level(t, s, key), float64(i+1), "bucket of a key of %d bytes: the level", len(key))
 	}
 }
 
@@ -104,9 +103,7 @@ func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 	seen := make(map[int]bool)
 	for i := range names {
 		at, kept := sh.find(hash, names[i].Zone, names[i].Key, names[i].Shadow)
-		if !kept || seen[at] {
-			t.Errorf("name %d: got it found %v in slot %d, want a slot of its own", i, kept, at)
-		}
+		check.That(t, kept && !seen[at], "name %d: got it found %v in slot %d, want a slot of its own", i, kept, at)
 		seen[at] = true
 	}
 }
@@ -141,9 +138,7 @@ func TestAStoreKeepsBucketsOfAnyNumberOfZones(t *testing.T) {
 		got := s.State(&c)
 		check.Assume(t, got.Level-got.Leak*now.Sub(got.At).Seconds() >= want-1e-6, "zone %s: got level %v at %d, want %v now", c.Zone, got.Level, got.At, want)
 	}
-	if got := len(s.Buckets()); got != buckets(s) {
-		t.Errorf("got %d zones counted, want %d, one for each bucket", got, buckets(s))
-	}
+	check.Equal(t, len(s.Buckets()), buckets(s), "zones counted, want one for each bucket")
 }
 
 // The store's own clock counts from 1970 and runs with the process's.
@@ -177,17 +172,15 @@ func TestATakeAllocatesNothing(t *testing.T) {
 
 func TestALimiterTakesWithoutAllocating(t *testing.T) {
 	limiter := check.Must(leakybucket.NewLimiter(New(Options{}), leakybucket.Limit{Capacity: 1e8, Leak: 1}, leakybucket.LimiterOptions{}))(t)
-	got := testing.AllocsPerRun(1000, func() { limiter.Allow("k") })
-	check.That(t, got == 0, "allocations of a take: got %v, want none", got)
+	check.Equal(t, testing.AllocsPerRun(1000, func() { limiter.Allow("k") }), 0, "allocations of a take")
 }
 
 // A block that would end at once is nothing to keep.
 func TestABlockOfNothingMakesNoBucket(t *testing.T) {
 	s, c := New(Options{}), charge("k", 2)
 	c.Ceiling, c.Block = 1, &leakybucket.Ladder{}
-	if take(t, s, c); buckets(s) != 0 {
-		t.Errorf("buckets: got %d, want none", buckets(s))
-	}
+	take(t, s, c)
+	check.That(t, buckets(s) == 0, "buckets: got %d, want none", buckets(s))
 }
 
 // For the race detector: everything at once, in a store that is too small.

@@ -103,9 +103,8 @@ func TestAGivenPool(t *testing.T) {
 	text := store.Text{Name: "n", Number: 7, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "t"}
 	before, last, err := s.PutTexts(t.Context(), []store.Text{text})
 	check.That(t, err == nil && before == 0 && last != 0, "texts put: got %v, %v, %v, want 0, a mark, and no error", before, last, err)
-	if got, err := s.Texts(t.Context(), 0); err != nil || got.Last != last || got.Count != 1 || !slices.Equal(got.Texts, []store.Text{text}) {
-		t.Errorf("texts: got %v, %v, want %v of mark %d", got, err, text, last)
-	}
+	got, err := s.Texts(t.Context(), 0)
+	check.That(t, err == nil && got.Last == last && got.Count == 1 && slices.Equal(got.Texts, []store.Text{text}), "texts: got %v, %v, want %v of mark %d", got, err, text, last)
 	s.Close()
 	for _, conn := range pool.AcquireAllIdle(t.Context()) {
 		var names []string

@@ -55,8 +55,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	for _, s := range stores {
 		s.Close() // then PostgreSQL counts at once
 	}
-	log := server.Log()
-	check.That(t, !strings.Contains(log, "deadlock detected"), "PostgreSQL has met a deadlock, want none that needs to be begun again")
+	check.That(t, !strings.Contains(server.Log(), "deadlock detected"), "PostgreSQL has met a deadlock, want none that needs to be begun again")
 	hot := wantHot(t, server, table)
 	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT", perSecond, hot)
 	if long() && perSecond < 1000 {

@@ -55,8 +55,7 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
 	// A role that may not create tables can use an existing one.
 	s := openStore(t, fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), Options{User: name, Password: secret, Table: table, OnError: failOn(t)})
-	got := levelOf(t, s, "k")
-	check.That(t, got != 0, "level through a role of its own: got 0, want what the other has poured")
+	check.That(t, levelOf(t, s, "k") != 0, "level through a role of its own: got 0, want what the other has poured")
 	check.NoError(t, ping(s), "ping")
 }
 

@@ -144,9 +144,8 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 				}
 				defer s.Close()
 				s.Start()
-				if _, err := take(context.Background(), s, charge("k", 1)); err != nil {
-					t.Errorf("taking a charge: %v", err)
-				}
+				_, err = take(context.Background(), s, charge("k", 1))
+				check.That(t, err == nil, "taking a charge: %v", err)
 			})
 		}
 		wg.Wait()

@@ -168,14 +168,11 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 func TestTheTimeIsTheServers(t *testing.T) {
 	server := sharedServer(t)
 	s := openStore(t, server.URL(), Options{Table: unique("clock")})
-	if got := s.now(); got != nil {
-		t.Errorf("what a store says of the time: got %v, want nothing", got)
-	}
+	check.Equal(t, s.now(), nil, "what a store says of the time")
 	d := mustTake(t, s, charge("k", 1))
 	now := server.Float(t, "SELECT extract(epoch FROM clock_timestamp())::float8")
-	if got := float64(d.At) / 1e6; got > now || got < now-10 {
-		t.Errorf("instant of a decision: got %v, want the server's, just before %v", got, now)
-	}
+	got := float64(d.At) / 1e6
+	check.That(t, got <= now && got >= now-10, "instant of a decision: got %v, want the server's, just before %v", got, now)
 }
 
 // documented returns the statement in docs/several-caddys.md that begins with a word.
@@ -193,12 +190,10 @@ func TestTheDocumentedStatementsShowAndFreeABlockedClient(t *testing.T) {
 	c := charge("203.0.113.7", 900)
 	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 	mustTake(t, s, c)
-	if d := mustTake(t, s, c); d.Fits || d.BlockedUntil == 0 {
-		t.Fatalf("got %+v, want a blocked bucket", d)
-	}
+	d := mustTake(t, s, c)
+	check.Assume(t, !d.Fits && d.BlockedUntil != 0, "got %+v, want a blocked bucket", d)
 	check.Equal(t, server.Text(t, "SELECT convert_from FROM ("+documented(t, "SELECT", table)+") AS names"), ":login/203.0.113.7", "the name")
 	server.Exec(t, documented(t, "DELETE", table))
-	if d := mustTake(t, s, c); !d.Poured || d.Level != 0 {
-		t.Errorf("got %+v, want an empty bucket", d)
-	}
+	d = mustTake(t, s, c)
+	check.That(t, d.Poured && d.Level == 0, "got %+v, want an empty bucket", d)
 }

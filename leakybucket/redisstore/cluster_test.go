@@ -29,8 +29,7 @@ func TestClusterPrefix(t *testing.T) {
 		}
 		slot := server.Do("cluster", "keyslot", s.name("zone", "a", false))
 		for _, key := range []string{s.name("other", "{same}1", true), s.name("", "}{x}", false), s.registryKey(), s.prefix} {
-			got := server.Do("cluster", "keyslot", key)
-			check.That(t, got == slot, "prefix %q: got %q in slot %s, want %s", prefix, key, got, slot)
+			check.Equal(t, server.Do("cluster", "keyslot", key), slot, "prefix %q: the slot of %q", prefix, key)
 		}
 		s.Close()
 	}

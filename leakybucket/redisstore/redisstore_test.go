@@ -82,9 +82,8 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	if is, _ := strconv.Atoi(server.Info("total_connections_received")); is > was+3 { // redis-cli's
 		t.Errorf("connections: got %d after the settlement and %d before, want the same one used", is, was)
 	}
-	if err := s.Take(ctx, make([]leakybucket.Charge, mostCharges+1), make([]leakybucket.Decision, mostCharges+1)); err == nil || !strings.Contains(err.Error(), fmt.Sprint(mostCharges)) {
-		t.Errorf("take of too many charges: got %v, want an error that says how many are allowed", err)
-	}
+	err = s.Take(ctx, make([]leakybucket.Charge, mostCharges+1), make([]leakybucket.Decision, mostCharges+1))
+	check.That(t, err != nil && strings.Contains(err.Error(), fmt.Sprint(mostCharges)), "take of too many charges: got %v, want an error that says how many are allowed", err)
 }
 
 // A bucket expires ten seconds after the instant that store.Expiry tells.
@@ -116,8 +115,7 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	check.Equal(t, server.Do("exists", "p:zone/k"), "0", "bucket that was emptied")
 	for _, c := range []leakybucket.Charge{charge("refused", l, 11), charge("nothing", l, 0)} {
 		mustTake(t, s, c)
-		got := server.Do("exists", "p:zone/"+c.Key)
-		check.That(t, got == "0", "%s: got a key for an empty bucket, want none", c.Key)
+		check.Equal(t, server.Do("exists", "p:zone/"+c.Key), "0", "%s: keys of an empty bucket", c.Key)
 	}
 }
 
@@ -341,16 +339,13 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	check.That(t, err == nil && len(some) == 1, "got %+v, %v from List", some, err)
 	check.NoError(t, s.Reset(t.Context(), c.Zone, c.Key, false), "Reset")
 	text := store.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
-	if _, _, err := s.PutTexts(t.Context(), []store.Text{text}); err != nil {
-		t.Errorf("got %v from PutTexts", err)
-	}
-	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {
-		t.Errorf("got %+v, %v from Texts", all, err)
-	}
+	_, _, err = s.PutTexts(t.Context(), []store.Text{text})
+	check.That(t, err == nil, "got %v from PutTexts", err)
+	all, err := s.Texts(t.Context(), -1)
+	check.That(t, err == nil && len(all.Texts) == 1, "got %+v, %v from Texts", all, err)
 	server.Do("hset", "shop:@changes", "ended", "1 1 text") // which is deleted
-	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {
-		t.Errorf("got %+v, %v from Texts", all, err)
-	}
+	all, err = s.Texts(t.Context(), -1)
+	check.That(t, err == nil && len(all.Texts) == 1, "got %+v, %v from Texts", all, err)
 }
 
 // A user who may not read is no fault of the bucket: the store cannot be used, and says why.
@@ -371,8 +366,7 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 	}
 	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
 	all := []leakybucket.Charge{charge("203.0.113.7", frozen, 1), charge("203.0.113.8", frozen, 1), charge("203.0.113.9", frozen, 1)}
-	err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all)))
-	check.That(t, err == nil, "got %v from Take", err)
+	check.NoError(t, s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))))
 }
 
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
@@ -380,11 +374,9 @@ func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
 	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 9)
 	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 	mustTake(t, s, c)
-	if d := mustTake(t, s, c); d.Fits || d.BlockedUntil == 0 {
-		t.Fatalf("got %+v, want a blocked bucket", d)
-	}
+	d := mustTake(t, s, c)
+	check.Assume(t, !d.Fits && d.BlockedUntil != 0, "got %+v, want a blocked bucket", d)
 	check.Need(t, server.Do(documented(t, "DEL")...), "1", "deleted keys")
-	if d := mustTake(t, s, c); !d.Poured || d.Level != 0 {
-		t.Errorf("got %+v, want an empty bucket", d)
-	}
+	d = mustTake(t, s, c)
+	check.That(t, d.Poured && d.Level == 0, "got %+v, want an empty bucket", d)
 }

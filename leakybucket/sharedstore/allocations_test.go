@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // The race detector allocates too, so this test does without it.
@@ -24,7 +25,6 @@ func TestAllocations(t *testing.T) {
 	limit := leakybucket.Limit{Capacity: 1e9, Leak: 1}
 	charges := []leakybucket.Charge{{Zone: "a", Key: "192.0.2.1", Limit: limit, Cost: 1}, {Zone: "b", Key: "192.0.2.1", Limit: limit, Cost: 1}}
 	s, decisions := b.With(Options{Nodes: 2, Timeout: time.Minute}), make([]leakybucket.Decision, 2)
-	if got := testing.AllocsPerRun(1000, func() { _ = s.Take(parent, charges, decisions) }); got > most+1 {
-		t.Errorf("a store that answers: got %v allocations, want the %v of a context, and one of the breaker", got, most)
-	}
+	got := testing.AllocsPerRun(1000, func() { _ = s.Take(parent, charges, decisions) })
+	check.That(t, got <= most+1, "a store that answers: got %v allocations, want the %v of a context, and one of the breaker", got, most)
 }

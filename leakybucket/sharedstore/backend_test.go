@@ -54,14 +54,12 @@ func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		r.down.Store(false)
 		time.Sleep(time.Minute)
-		if got := n.witness.heard(); !slices.Contains(got, "warned: maxmemory-policy is allkeys-lru") || r.checks.Load() != 4 {
-			t.Errorf("got %q in %d checks, want one warning in 4", got, r.checks.Load())
-		}
+		got := n.witness.heard()
+		check.That(t, slices.Contains(got, "warned: maxmemory-policy is allkeys-lru") && r.checks.Load() == 4, "got %q in %d checks, want one warning in 4", got, r.checks.Load())
 		n.backend.Report(errors.New("disk full"))
 		synctest.Wait()
-		if got := n.witness.heard(); got[len(got)-1] != "looking a: disk full" {
-			t.Errorf("got %q, want the error that no call waited for", got)
-		}
+		got = n.witness.heard()
+		check.That(t, got[len(got)-1] == "looking a: disk full", "got %q, want the error that no call waited for", got)
 	})
 }
 
@@ -144,14 +142,11 @@ func TestInterruptible(t *testing.T) {
 			n := begin(t, i, Options{})
 			n.backend.Attach(n.witness)
 			time.Sleep(10 * time.Minute)
-			if got := i.running.Load(); got > mostRunning {
-				t.Errorf("got %d goroutines that hang, want at most %d", got, mostRunning)
-			}
+			got := i.running.Load()
+			check.That(t, got <= mostRunning, "got %d goroutines that hang, want at most %d", got, mostRunning)
 			n.backend.Close()
 			time.Sleep(2 * time.Hour)
-			if got := i.running.Load(); got != 0 {
-				t.Errorf("once they have returned: got %d goroutines counted, want none", got)
-			}
+			check.Equal(t, i.running.Load(), 0, "goroutines counted once they have returned")
 		})
 	})
 }

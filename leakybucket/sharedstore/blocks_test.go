@@ -98,9 +98,8 @@ func TestListingOfBlocks(t *testing.T) {
 				}
 				for _, c := range []leakybucket.Charge{inStore, inOutage, both} {
 					c.Probe, c.Cost = true, -1
-					if _, d := n.take(c); listed[c.Key] != (d.BlockedUntil != 0) {
-						t.Errorf("%d nodes, %s, %s: got it blocked %v in the listing, want %v", nodes, when, c.Key, listed[c.Key], d.BlockedUntil != 0)
-					}
+					_, d := n.take(c)
+					check.That(t, listed[c.Key] == (d.BlockedUntil != 0), "%d nodes, %s, %s: got it blocked %v in the listing, want %v", nodes, when, c.Key, listed[c.Key], d.BlockedUntil != 0)
 				}
 			}
 			wantListed("before")

@@ -69,15 +69,12 @@ func TestBreaker(t *testing.T) {
 		onNode(t, test.name, Options{}, func(t *testing.T, n *node) {
 			n.steadily(test.perSecond, 10*time.Second)
 			test.fail(n.remote)
-			if got := n.steadily(test.perSecond, 10*time.Second); got > test.mostWaited || n.backend.Down() != test.down {
-				t.Errorf("got %d takes that waited in vain and an outage %v, want at most %d and %v", got, n.backend.Down(), test.mostWaited, test.down)
-			}
+			got := n.steadily(test.perSecond, 10*time.Second)
+			check.That(t, got <= test.mostWaited && n.backend.Down() == test.down, "got %d takes that waited in vain and an outage %v, want at most %d and %v", got, n.backend.Down(), test.mostWaited, test.down)
 			if !test.down {
 				return
 			}
-			if got := n.steadily(test.perSecond, 10*time.Second); got > 0 {
-				t.Errorf("in an outage: got %d takes that waited for the store, want none", got)
-			}
+			check.Equal(t, n.steadily(test.perSecond, 10*time.Second), 0, "takes that waited for the store in an outage")
 			takes := n.remote.takes.Load()
 			n.remote.fate.Store(nil)
 			n.remote.slow.Store(0)

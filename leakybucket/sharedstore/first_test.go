@@ -66,14 +66,12 @@ func TestFirstConnection(t *testing.T) {
 				began := time.Now()
 				n.backend.Attach(n.witness)
 				_, d := n.take(c)
-				if took := time.Since(began); took != test.waits || d.Fits == test.reached {
-					t.Errorf("got %+v after %v, want it after %v and refused by the store %v", d, took, test.waits, test.reached)
-				}
+				took := time.Since(began)
+				check.That(t, took == test.waits && d.Fits != test.reached, "got %+v after %v, want it after %v and refused by the store %v", d, took, test.waits, test.reached)
 				began = time.Now()
 				n.take(c)
-				if took := time.Since(began); took > 0 {
-					t.Errorf("the next take: got it after %v, want it at once", took)
-				}
+				took = time.Since(began)
+				check.That(t, took <= 0, "the next take: got it after %v, want it at once", took)
 				time.Sleep(10 * time.Second)
 				if test.reached {
 					n.wantHeard()

@@ -178,9 +178,8 @@ func TestBlocks(t *testing.T) {
 			t.Errorf("beside a blocked bucket: got %+v, want it left as it is", d[0])
 		}
 		shadowed := blocked(3)
-		if shadowed.Shadow = true; n.admits(1, shadowed) != 1 {
-			t.Error("in shadow: got a block of the enforced bucket")
-		}
+		shadowed.Shadow = true
+		check.That(t, n.admits(1, shadowed) == 1, "in shadow: got a block of the enforced bucket")
 		time.Sleep(length)
 		n.wantAdmitted(5, blocked(3), 3)
 	})

@@ -215,8 +215,7 @@ func (n *node) admits(times int, c leakybucket.Charge) (fits int) {
 
 func (n *node) wantAdmitted(times int, c leakybucket.Charge, want int) {
 	n.Helper()
-	got := n.admits(times, c)
-	check.That(n, got == want, "%d takes of %v: got %d that fit, want %d", times, c.Cost, got, want)
+	check.Equal(n, n.admits(times, c), want, "%d takes of %v: those that fit", times, c.Cost)
 }
 
 func (n *node) settle(c leakybucket.Charge, was leakybucket.Decision, diff float64) error {

@@ -64,9 +64,7 @@ func TestABucketThatMayBeForgottenIsAsGoodAsNew(t *testing.T) {
 				c.Cost = cost
 				c.Take(&kept, now, &got)
 				c.Take(&fresh, now, &want)
-				if got != want {
-					t.Errorf("cost %v to %v when it may be forgotten: got %+v, want %+v, as a new one says", cost, l, got, want)
-				}
+				check.That(t, got == want, "cost %v to %v when it may be forgotten: got %+v, want %+v, as a new one says", cost, l, got, want)
 			}
 		}
 	}
@@ -149,8 +147,6 @@ func TestListAllGoesThroughAllPagesUntilItIsStopped(t *testing.T) {
 				break
 			}
 		}
-		if listed != test.listed || failed != test.err {
-			t.Errorf("%+v, stopped after %d: got %d buckets and error %v, want %d and %v", test.of, test.most, listed, failed, test.listed, test.err)
-		}
+		check.That(t, listed == test.listed && failed == test.err, "%+v, stopped after %d: got %d buckets and error %v, want %d and %v", test.of, test.most, listed, failed, test.listed, test.err)
 	}
 }
