@@ -68,9 +68,7 @@ func newOperator(s *servertest.Site, user string) operator {
 	v := operator{Site: s, user: user}
 	w := s.Do(v.request(http.MethodGet, "", ""))
 	found := regexp.MustCompile(`name="token" content="([0-9a-f]{64})"`).FindStringSubmatch(w.Body.String())
-	if w.Code != http.StatusOK || found == nil {
-		s.Fatalf("got %d %.300s, want the page with a token", w.Code, w.Body)
-	}
+	check.Assume(s, w.Code == http.StatusOK && found != nil, "got %d %.300s, want the page with a token", w.Code, w.Body)
 	v.token = found[1]
 	return v
 }
@@ -234,9 +232,8 @@ func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
 			status, body := v.asks(call, banned)
 			check.That(t, status == http.StatusForbidden && strings.Contains(body, "allow_changes"), "%q: %s: got %d %s, want 403 and allow_changes", options, call, status, body)
 		}
-		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
-			t.Errorf("%q: zones: got %d %s, want 200", options, status, body)
-		}
+		status, body := v.asks("zones", "{}")
+		check.That(t, status == http.StatusOK, "%q: zones: got %d %s, want 200", options, status, body)
 		s.Stop()
 	}
 }
@@ -281,12 +278,10 @@ func TestZonesAndKeysOfTheInspectorAreNoPaths(t *testing.T) {
 			t.Errorf("release of %q: got %d %s, want nothing freed", key, status, answer)
 		}
 	}
-	if status, answer := v.asks("release", `{"client": ""}`); status != http.StatusBadRequest {
-		t.Errorf("release of nobody: got %d %s, want 400", status, answer)
-	}
-	if status, answer := v.asks("release", `{"client": "203.0.113.7"}`); !strings.Contains(answer, `"freed":["pages/203.0.113.7"]`) {
-		t.Errorf("got %d %s, want one bucket freed", status, answer)
-	}
+	status, answer := v.asks("release", `{"client": ""}`)
+	check.That(t, status == http.StatusBadRequest, "release of nobody: got %d %s, want 400", status, answer)
+	status, answer = v.asks("release", `{"client": "203.0.113.7"}`)
+	check.That(t, strings.Contains(answer, `"freed":["pages/203.0.113.7"]`), "got %d %s, want one bucket freed", status, answer)
 }
 
 func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
@@ -402,8 +397,7 @@ func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
 	v := operator{Site: s, user: "alice"}
 	for path, want := range map[string]string{"inspector": "Skip to the status", "other": "site"} {
 		r := v.request("GET", path, "")
-		got := s.Do(r).Body.String()
-		check.That(t, strings.Contains(got, want), "/%s: got %.100s, want %s", path, got, want)
+		check.Contains(t, s.Do(r).Body.String(), want, "/%s", path)
 	}
 	// throttle comes first, so it charges the inspector's requests, too.
 	check.Equal(t, s.Do(v.request("GET", "inspector", "")).Code, http.StatusTooManyRequests, "the third request")
@@ -418,16 +412,14 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 		<-time.After(3*telemetry.SampleEvery + telemetry.SampleEvery/2)
 		var got wire.Rates
 		s.Admin(http.MethodGet, "/throttle/rates", "", &got)
-		if p := got.Zones["pages"]; len(p) != 3 || p[0].Admitted != .2 || p[0].Refused != .1 || len(got.Zones) != 1 {
-			t.Errorf("got %+v, want two admitted and one refused in the first 10 s, for pages alone", got.Zones)
-		}
+		p := got.Zones["pages"]
+		check.That(t, len(p) == 3 && p[0].Admitted == .2 && p[0].Refused == .1 && len(got.Zones) == 1, "got %+v, want two admitted and one refused in the first 10 s, for pages alone", got.Zones)
 		<-time.After(30 * time.Hour) // what is kept is bounded
 		s.From(servertest.Someone).Passes(2, "/pages")
 		<-time.After(2 * telemetry.SampleEvery)
 		s.Admin(http.MethodGet, "/throttle/rates", "", &got)
-		if p := got.Zones["pages"]; len(p) != 60 || p[58].Refused+p[58].Admitted == 0 || p[59].At.Sub(p[0].At) != 590*time.Second {
-			t.Errorf("got %d points, %+v, want 60 up to now", len(p), p)
-		}
+		p = got.Zones["pages"]
+		check.That(t, len(p) == 60 && p[58].Refused+p[58].Admitted != 0 && p[59].At.Sub(p[0].At) == 590*time.Second, "got %d points, %+v, want 60 up to now", len(p), p)
 	})
 }
 

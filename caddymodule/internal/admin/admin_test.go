@@ -338,9 +338,8 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 		}
 		got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "limit": 2}`)
 		check.That(t, got.Matched == 3 && len(got.Buckets) == 2 && got.Buckets[0].Key == "b%1B[2J" && got.Buckets[1].Key == "a" && got.Complete, "got %+v, want two of three, the fullest first", got)
-		if got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`); len(got.Buckets) != 0 {
-			t.Errorf("got %+v, want none", got.Buckets)
-		}
+		got = ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`)
+		check.That(t, len(got.Buckets) == 0, "got %+v, want none", got.Buckets)
 	})
 }
 
@@ -368,13 +367,11 @@ func TestTopShowsTheLastMinute(t *testing.T) {
 		next := servertest.Run(t, servertest.ThreeZones)
 		s.Stop()
 		s = next
-		if got := top(`{"zone": "pages", "by": "ip"}`); got.Requests != 7 {
-			t.Errorf("after a reload: got %+v, want 7 requests", got)
-		}
+		got := top(`{"zone": "pages", "by": "ip"}`)
+		check.That(t, got.Requests == 7, "after a reload: got %+v, want 7 requests", got)
 		<-time.After(time.Minute)
-		if got := top(`{"zone": "pages"}`); got.Requests != 0 || len(got.Busiest) != 0 {
-			t.Errorf("after a minute: got %+v, want none", got)
-		}
+		got = top(`{"zone": "pages"}`)
+		check.That(t, got.Requests == 0 && len(got.Busiest) == 0, "after a minute: got %+v, want none", got)
 	})
 }
 
@@ -553,9 +550,8 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 		freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, client))
 		check.That(t, freed.Count == want, "release of %s: got %+v, want %d", client, freed, want)
 	}
-	if freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, cut)); freed.Count != 1 {
-		t.Errorf("release of %s: got %+v, want its bucket", cut, freed)
-	}
+	freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, cut))
+	check.That(t, freed.Count == 1, "release of %s: got %+v, want its bucket", cut, freed)
 }
 
 func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
@@ -612,16 +608,14 @@ func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
 	s.Engine().Store = failing{s.Engine().Store.(*memstore.Store), "pages"}
 	before := len(journal(s))
 	var got wire.Released
-	if status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); status != http.StatusOK ||
-		!slices.Equal(got.Freed, []string{"hosts/203.0.113.7/example.com"}) || got.Complete || got.Problem != `zone "pages": the store is down` {
-		t.Errorf("got %d %+v, want the bucket of hosts, and what went wrong in pages", status, got)
-	}
-	if journal := journal(s); len(journal) != before+1 || journal[0].Of != "hosts/203.0.113.7/example.com" {
-		t.Errorf("got %+v, want the bucket that was emptied", journal)
-	}
-	if status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, nil); status != http.StatusBadGateway || len(journal(s)) != before+1 {
-		t.Errorf("got %d with nothing done, want 502 and no line", status)
-	}
+	status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got)
+	check.That(t, status == http.StatusOK && !got.Complete, "got %d %+v, want it released in part", status, got)
+	check.Slices(t, got.Freed, []string{"hosts/203.0.113.7/example.com"}, "freed")
+	check.Equal(t, got.Problem, `zone "pages": the store is down`)
+	told := journal(s)
+	check.That(t, len(told) == before+1 && told[0].Of == "hosts/203.0.113.7/example.com", "got %+v, want the bucket that was emptied", told)
+	status = s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, nil)
+	check.That(t, status == http.StatusBadGateway && len(journal(s)) == before+1, "got %d with nothing done, want 502 and no line", status)
 }
 
 func journal(s *servertest.Site) (all []override.Change) {
@@ -634,35 +628,31 @@ func journal(s *servertest.Site) (all []override.Change) {
 func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
 	journal(s) // which starts the app
-	askAs := func(by, path, body string) (int, string) {
+	askAs := func(by, path, body string, status int, parts ...string) {
+		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, "/throttle/"+path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set(wire.ByHeader, by)
 		w := httptest.NewRecorder()
 		var api caddy.APIError
 		if errors.As(servertest.ServeAdmin(w, r), &api) {
-			return api.HTTPStatus, api.Err.Error()
+			http.Error(w, api.Err.Error(), api.HTTPStatus)
 		}
-		return w.Code, w.Body.String()
+		check.Equal(t, w.Code, status, "%s by %s: %s", path, by, w.Body)
+		for _, part := range parts {
+			check.Contains(t, w.Body.String(), part, "%s by %s", path, by)
+		}
 	}
 	for _, test := range []struct{ path, first, second, ended string }{
 		{"limit", `{"zone": "pages", "limit": "x0.5", "for": "8h", "note": "the database is slow"}`, `{"zone": "pages", "limit": "60 1/s", "for": "1m"%s}`, `{"zone": "pages"}`},
 		{"ban", `{"network": "203.0.113.0/24", "for": "8h", "note": "the database is slow"}`, `{"network": "203.0.113.9/24", "for": "1m"%s}`, `{"network": "203.0.113.0/24"}`},
 		{"shadow", `{"for": "8h", "note": "the database is slow"}`, `{"for": "1m"%s}`, `{}`},
 	} {
-		if status, answer := askAs("alice", test.path, test.first); status != http.StatusOK || !strings.Contains(answer, `"by":"alice"`) {
-			t.Errorf("%s: got %d %s, want 200 and who", test.path, status, answer)
-		}
-		status, answer := askAs("bob", test.path, fmt.Sprintf(test.second, ""))
-		if status != http.StatusConflict || !strings.Contains(answer, "by alice") || !strings.Contains(answer, `the note "the database is slow"`) {
-			t.Errorf("%s: got %d %s, want 409, whose it is and why", test.path, status, answer)
-		}
-		status, answer = askAs("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`))
-		check.That(t, status == http.StatusOK && strings.Contains(answer, `"by":"bob"`), "%s: got %d %s, want it replaced", test.path, status, answer)
-		status, answer = askAs("carol", "un"+test.path, test.ended)
-		check.That(t, status == http.StatusOK, "un%s: got %d %s, want 200", test.path, status, answer)
-		status, answer = askAs("carol", test.path, test.first)
-		check.That(t, status == http.StatusOK, "%s after its end: got %d %s, want 200", test.path, status, answer)
+		askAs("alice", test.path, test.first, http.StatusOK, `"by":"alice"`)
+		askAs("bob", test.path, fmt.Sprintf(test.second, ""), http.StatusConflict, "by alice", `the note "the database is slow"`)
+		askAs("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`), http.StatusOK, `"by":"bob"`)
+		askAs("carol", "un"+test.path, test.ended, http.StatusOK)
+		askAs("carol", test.path, test.first, http.StatusOK)
 	}
 	who := ""
 	for _, entry := range journal(s) {
@@ -695,8 +685,7 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		got = ask[wire.Why](s, "why", `{"client": "shop"}`)
 		names := namesOf(got.Buckets)
 		check.That(t, slices.Equal(names, []string{"shop"}) && got.Unlisted == nil, "%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
-		status := s.Admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil)
-		check.That(t, status == http.StatusBadRequest, "%s: got %d for a limit of a bucket that no request uses, want 400", policy, status)
+		check.Equal(t, s.Admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil), 400, "%s: a limit of a bucket that no request uses", policy)
 	}
 }
 
@@ -740,9 +729,8 @@ func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 			other.Statuses(30, "/")
 			var got wire.Released
 			status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got)
-			if want := []string{"a/203.0.113.7"}; status != 200 || !slices.Equal(got.Freed, want) || got.Complete || !strings.Contains(got.Problem, "release again") {
-				t.Errorf("got status %d and %+v, want %v freed, here alone", status, got, want)
-			}
+			check.Slices(t, got.Freed, []string{"a/203.0.113.7"}, "freed, status %d", status)
+			check.That(t, status == 200 && !got.Complete && strings.Contains(got.Problem, "release again"), "got status %d and %+v, want it freed here alone", status, got)
 			c.WantStatuses("/", map[int]int{200: 1})
 			why := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`)
 			for _, b := range why.Buckets {
