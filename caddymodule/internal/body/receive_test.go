@@ -56,8 +56,7 @@ func TestReceive(t *testing.T) {
 					if !known {
 						r.ContentLength = -1
 					}
-					got := answerOf(t, clientOf(t, protocol), r)
-					check.That(t, got == data, "%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), size)
+					check.That(t, answerOf(t, clientOf(t, protocol), r) == data, "%s, %s, length known %v: want the %d bytes that were sent", name, protocol, known, size)
 				}
 			}
 		}
@@ -81,11 +80,15 @@ func TestWhatIsHeld(t *testing.T) {
 		check.That(t, err == nil && memory == want[0] && disk == want[1], "%d bytes: got %d and %d bytes held, %v, want %v", size, memory, disk, err, want)
 		_ = b.Close()
 		_ = b.Close()
-		if n, err := r.Body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
-			t.Errorf("%d bytes: got %d, %v after Close, want an error", size, n, err)
-		}
+		isClosed(t, r.Body)
 		holdsNothing(t, s)
 	}
+}
+
+func isClosed(t *testing.T, body io.Reader) {
+	t.Helper()
+	n, err := body.Read(make([]byte, 1))
+	check.That(t, n == 0 && errors.Is(err, http.ErrBodyReadAfterClose), "got %d, %v after Close, want an error", n, err)
 }
 
 func TestRequestsThatAreNotReceived(t *testing.T) {
@@ -157,9 +160,8 @@ func TestABodyThatIsTooLong(t *testing.T) {
 	defer b.Close()
 	check.Is(t, err, ErrTooLarge, "for the bound of a handler around, want it told as ours")
 	var tooLarge *http.MaxBytesError
-	if got, err := io.ReadAll(r.Body); string(got) != "hel" || !errors.As(err, &tooLarge) {
-		t.Errorf("got %q, %v of its body, want what it lets through and its error", got, err)
-	}
+	got, err := io.ReadAll(r.Body)
+	check.That(t, string(got) == "hel" && errors.As(err, &tooLarge), "got %q, %v of its body, want what it lets through and its error", got, err)
 }
 
 func TestABodyWithoutRoom(t *testing.T) {
@@ -215,8 +217,7 @@ func TestPassingOn(t *testing.T) {
 					if !known {
 						r.ContentLength = -1
 					}
-					got := answerOf(t, clientOf(t, protocol), r)
-					check.That(t, got == data, "%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), len(data))
+					check.That(t, answerOf(t, clientOf(t, protocol), r) == data, "%s, %s, length known %v: want the %d bytes that were sent", name, protocol, known, len(data))
 				}
 			}
 			server.Close()
@@ -236,9 +237,8 @@ func TestPassingOnAFullDisk(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(data))
 		b, err := s.Receive(t.Context(), r, alice, 0)
 		check.That(t, errors.Is(err, ErrNoRoom) && b.InFile() == (took > 0), "%d bytes: got %v, in the file: %v", took, err, b.InFile())
-		if got, err := io.ReadAll(r.Body); string(got) != data || err != nil {
-			t.Errorf("%d bytes: got %d bytes, %v, want all of them", took, len(got), err)
-		}
+		got, err := io.ReadAll(r.Body)
+		check.That(t, string(got) == data && err == nil, "%d bytes: got %d bytes, %v, want all of them", took, len(got), err)
 		_ = b.Close()
 		holdsNothing(t, s)
 	}
@@ -270,9 +270,8 @@ func TestClosingWhatIsPassedOn(t *testing.T) {
 		} else {
 			_ = r.Body.Close()
 		}
-		if n, err := r.Body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) || (client.closed == 0) != byCaller {
-			t.Errorf("got %d, %v after Close, and the client's body closed %d times", n, err, client.closed)
-		}
+		isClosed(t, r.Body)
+		check.Equal(t, client.closed == 0, byCaller, "the client's body is left open")
 		holdsNothing(t, s)
 	}
 }
@@ -300,17 +299,13 @@ func TestReader(t *testing.T) {
 			check.That(t, m == memory && d == disk, "%s, %d bytes: got %d and %d held, want %d and %d as before", name, size, m, d, memory, disk)
 			some := make([]byte, min(size, 3))
 			_, _ = io.ReadFull(r.Body, some)
-			if got, err := io.ReadAll(b.Reader()); string(some)+string(got) != data || err != nil {
-				t.Errorf("%s, %d bytes: got %d, %v after the first ones, want the others", name, size, len(got), err)
-			}
-			if got, err := io.ReadAll(r.Body); string(some)+string(got) != data || err != nil || b.InFile() != (disk > 0) {
-				t.Errorf("%s, %d bytes: got %d, %v of the body, want all", name, size, len(got), err)
-			}
+			got, err := io.ReadAll(b.Reader())
+			check.That(t, string(some)+string(got) == data && err == nil, "%s, %d bytes: got %d, %v after the first ones, want the others", name, size, len(got), err)
+			got, err = io.ReadAll(r.Body)
+			check.That(t, string(some)+string(got) == data && err == nil && b.InFile() == (disk > 0), "%s, %d bytes: got %d, %v of the body, want all", name, size, len(got), err)
 			late := b.Reader()
 			_ = b.Close()
-			if n, err := late.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
-				t.Errorf("%s, %d bytes: got %d, %v after Close, want an error", name, size, n, err)
-			}
+			isClosed(t, late)
 		}
 	}
 }
@@ -410,14 +405,12 @@ func TestReceivingEndsWithItsContext(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
 	body := &ending{after: 3, end: func() { end(exiting) }}
 	r := httptest.NewRequest(http.MethodPost, "/", body)
-	if _, err := newStore(t, Bounds{}).Receive(ctx, r, alice, 0); !errors.Is(err, exiting) || errors.Is(err, ErrLeft) || body.after != 0 {
-		t.Errorf("got %v with %d reads left, want the cause", err, body.after)
-	}
+	_, err := newStore(t, Bounds{}).Receive(ctx, r, alice, 0)
+	check.That(t, errors.Is(err, exiting) && !errors.Is(err, ErrLeft) && body.after == 0, "got %v with %d reads left, want the cause", err, body.after)
 	client, leave := context.WithCancel(t.Context())
 	r = httptest.NewRequest(http.MethodPost, "/", &ending{after: 3, end: leave}).WithContext(client)
-	if _, err := newStore(t, Bounds{}).Receive(r.Context(), r, alice, 0); !errors.Is(err, ErrLeft) {
-		t.Errorf("got %v, want that the client has left", err)
-	}
+	_, err = newStore(t, Bounds{}).Receive(r.Context(), r, alice, 0)
+	check.That(t, errors.Is(err, ErrLeft), "got %v, want that the client has left", err)
 }
 
 // An ending body never ends, but something else does with one of its reads.
