@@ -98,12 +98,10 @@ func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {
 		servertest.Quiet()
 		lines := s.Logs.Lines(t, "zone blocks a key")
 		check.Need(t, len(lines), 11, "lines of blocks, want 10 and one of the next minute")
-		if got := lines[0]; got["key"] != "203.0.113.0" || got["for_seconds"] != 3600.0 || got["zone"] != "login" {
-			t.Errorf("got %v, want the key and for how long", got)
-		}
-		if got := s.Logs.Lines(t, "zone refused requests"); len(got) != 1 || got[0]["blocks"] != 25.0 {
-			t.Errorf("got %v, want one line with 25 blocks", got)
-		}
+		got := lines[0]
+		check.That(t, got["key"] == "203.0.113.0" && got["for_seconds"] == 3600.0 && got["zone"] == "login", "got %v, want the key and for how long", got)
+		lines = s.Logs.Lines(t, "zone refused requests")
+		check.That(t, len(lines) == 1 && lines[0]["blocks"] == 25.0, "got %v, want one line with 25 blocks", lines)
 	})
 }
 

@@ -176,17 +176,15 @@ func TestARefusedClientUploadsNothing(t *testing.T) {
 
 func TestTheQuestionBeforeTheBodyPoursNothing(t *testing.T) {
 	s := bodyCostSite(t, "cost body_items\nshadow")
-	if w := post(s, strings.NewReader("[1,2,3]"), 7); w.Body.String() != "[1,2,3]" {
-		t.Errorf("got %q at the upstream, want all of it", w.Body)
-	}
+	w := post(s, strings.NewReader("[1,2,3]"), 7)
+	check.That(t, w.Body.String() == "[1,2,3]", "got %q at the upstream, want all of it", w.Body)
 	got := s.Level("settled", true)
 	check.That(t, math.Abs(got-3) <= 0.01, "got level %v in shadow, want 3", got)
 	s.WantLevel("settled", 0)
 
 	s = bodyCostSite(t, "cost body_items")
-	if w := post(s, strings.NewReader(bodyCostRows(1001, 0)), -1); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
-		t.Errorf("more than ever fits: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
-	}
+	w = post(s, strings.NewReader(bodyCostRows(1001, 0)), -1)
+	check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "", "more than ever fits: got %v with %v, want 429 without Retry-After", w.Code, w.Header())
 	s.WantLevel("settled", 0)
 	post(s, strings.NewReader("[]"), 2)
 	s.WantLevel("settled", 1)

@@ -127,8 +127,7 @@ func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
 		}
 		got := servertest.Logged(visits[2].Verdict)
 		check.That(t, got["decision"] == "delayed" && got["delay"] == 2.0 && got["level"] == 3.0, "got %v in the access log, want delayed by 2 seconds up to a level of 3", got)
-		if got := servertest.Logged(visits[0].Verdict); got["delay"] != nil {
-			t.Errorf("got %v in the access log, want no delay", got)
-		}
+		got = servertest.Logged(visits[0].Verdict)
+		check.That(t, got["delay"] == nil, "got %v in the access log, want no delay", got)
 	})
 }

@@ -92,10 +92,8 @@ func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
 	trust.client(requestWith(), "example.com", "alice", "", noon).Issue(header, noon)
 	line := header.Get("Set-Cookie")
 	cookie := check.Must(http.ParseSetCookie(line))(t)
-	if cookie.Name != "__Host-throttle-device-log-in.v2" || cookie.Path != "/" || cookie.Domain != "" || cookie.MaxAge != 86400 ||
-		!cookie.Secure || !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
-		t.Errorf("got %s", line)
-	}
+	check.That(t, cookie.Name == "__Host-throttle-device-log-in.v2" && cookie.Path == "/" && cookie.Domain == "" && cookie.MaxAge == 86400, "got %s", line)
+	check.That(t, cookie.Secure && cookie.HttpOnly && cookie.SameSite == http.SameSiteLaxMode, "got %s", line)
 }
 
 func TestHTTPSIsWhatTheClientUses(t *testing.T) {
@@ -169,9 +167,7 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		check.That(t, !known, "%s: got device %d, want none", name, got)
 	}
 	// The entries before a cut still count.
-	if got := trust.device("alice", cookie[:len(cookie)-1], noon); got == "" {
-		t.Error("got the first entry lost with the second")
-	}
+	check.That(t, trust.device("alice", cookie[:len(cookie)-1], noon) != "", "got the first entry lost with the second")
 }
 
 func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {

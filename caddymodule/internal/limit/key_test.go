@@ -99,8 +99,7 @@ func TestTextThatClientsWriteIntoKeysLooksLikeNoOtherKey(t *testing.T) {
 		{"", "@share", digestOf("@share")},
 		{"", long, digestOf(long)},
 	} {
-		got := keyOf(t, "key header X-Api-Key "+test.lines, servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", test.value))
-		check.That(t, got == test.want, "%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
+		check.Equal(t, keyOf(t, "key header X-Api-Key "+test.lines, servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", test.value)), test.want, "%q, header %.80q", test.lines, test.value)
 	}
 }
 
@@ -283,9 +282,7 @@ func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
 			passed++
 		}
 	}
-	if passed != 5+5 { // and as many that may be about anybody
-		t.Errorf("got %d of 200 guesses through, want 10", passed)
-	}
+	check.Equal(t, passed, 5+5, "guesses through, of 200: those of an account, and as many that may be about anybody")
 	check.Equal(t, guess(s, 1, formType, "log=other"), http.StatusOK, "for another account")
 }
 
@@ -406,9 +403,7 @@ func FuzzKey(f *testing.F) {
 			}
 			return
 		}
-		if want := 6; parts != want {
-			t.Errorf("%q, %q: got %d parts in %q, want %d", a, b, parts, key, want)
-		}
+		check.Equal(t, parts, 6, "%q, %q: the parts in %q", a, b, key)
 		who := fmt.Sprintf("%q %q", a, b)
 		if other, taken := seen[key]; taken && other != who {
 			t.Errorf("got key %q for %s and for %s", key, who, other)

@@ -405,12 +405,10 @@ func TestATunnelWorks(t *testing.T) {
 	resp, err := http.ReadResponse(reader, nil)
 	check.Assume(t, err == nil && resp.StatusCode == 101 && resp.Header.Get("Upgrade") == "echo", "got %v, %v, want 101", resp, err)
 	fmt.Fprint(conn, "hello\n")
-	if line, err := reader.ReadString('\n'); line != "hello\n" {
-		t.Errorf("got %q, %v through the tunnel, want hello", line, err)
-	}
-	if _, err := reader.ReadByte(); err != io.EOF {
-		t.Errorf("got %v, want the end", err)
-	}
+	line, err := reader.ReadString('\n')
+	check.That(t, line == "hello\n", "got %q, %v through the tunnel, want hello", line, err)
+	_, err = reader.ReadByte()
+	check.That(t, err == io.EOF, "got %v, want the end", err)
 	check.That(t, !<-known, "got the time known, want it unknown")
 }
 

@@ -56,12 +56,8 @@ func TestAZoneJudgesAMethodByWhatFastCGISends(t *testing.T) {
 		r := httptest.NewRequest("GET", servertest.Site0, nil)
 		r.Method = method
 		w := s.Do(r)
-		if got := w.Header().Get("X-Method"); got != want {
-			t.Errorf("%s: got %v, %s at the upstream, want %s", method, w.Code, got, want)
-		}
-		if got := w.Header().Get("X-Key"); got != strings.Join([]string{want, "x", want, want}, "/") {
-			t.Errorf("%s: got key %s, want one of %s", method, got, want)
-		}
+		check.Equal(t, w.Header().Get("X-Method"), want, "%s, status %d: the method at the upstream", method, w.Code)
+		check.Equal(t, w.Header().Get("X-Key"), strings.Join([]string{want, "x", want, want}, "/"), "%s: the key", method)
 	}
 }
 
@@ -109,6 +105,15 @@ func TestEverySpellingOfAMethodIsCharged(t *testing.T) {
 	}
 }
 
+// inTurn sends a request of each method, and wants the status beside it.
+func inTurn(c servertest.Client, target string, steps ...string) {
+	c.Helper()
+	for i, step := range steps {
+		method, _, _ := strings.Cut(step, " ")
+		check.Equal(c, fmt.Sprint(method, " ", c.Send(method, target).Code), step, "request %d", i+1)
+	}
+}
+
 func TestGlobalExemptionsJudgeTheMethodThatFastCGISends(t *testing.T) {
 	s := servertest.Run(t, `{
 		throttle {
@@ -128,14 +133,7 @@ func TestGlobalExemptionsJudgeTheMethodThatFastCGISends(t *testing.T) {
 		}
 	}`)
 	c := s.From(servertest.Someone)
-	for i, test := range []struct {
-		method string
-		want   int
-	}{
-		{"GET", 200}, {"OPTIONS", 200}, {"options", 200}, {"get", 200}, {"get", 429}, {"get", 403}, {"post", 403}, {"options", 200}, {"GET", 200},
-	} {
-		check.Equal(t, c.Send(test.method, "/").Code, test.want, "request %d, %s", i+1, test.method)
-	}
+	inTurn(c, "/", "GET 200", "OPTIONS 200", "options 200", "get 200", "get 429", "get 403", "post 403", "options 200", "GET 200")
 }
 
 func TestStaticFilesAreExemptForExactlyGETAndHEAD(t *testing.T) {
@@ -149,14 +147,7 @@ func TestStaticFilesAreExemptForExactlyGETAndHEAD(t *testing.T) {
 		respond ok
 	}`)
 	c := s.From(servertest.Someone)
-	for i, test := range []struct {
-		method string
-		want   int
-	}{
-		{"GET", 200}, {"HEAD", 200}, {"head", 200}, {"head", 429}, {"get", 429}, {"Head", 429}, {"OPTIONS", 429}, {"HEAD", 200}, {"GET", 200},
-	} {
-		check.Equal(t, c.Send(test.method, "/style.css").Code, test.want, "request %d, %s", i+1, test.method)
-	}
+	inTurn(c, "/style.css", "GET 200", "HEAD 200", "head 200", "head 429", "get 429", "Head 429", "OPTIONS 429", "HEAD 200", "GET 200")
 }
 
 func TestAMethodOutsideOfTheMatcherIsAnErrorInJSONToo(t *testing.T) {

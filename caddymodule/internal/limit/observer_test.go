@@ -52,12 +52,11 @@ func (w *spy) WriteHeader(status int) {
 func TestAnObserverHidesNothingFromHandlers(t *testing.T) {
 	w := newSpy()
 	o, _ := observe(w, httptest.NewRequest("GET", "/", nil), kilobyte, func(wrapped http.ResponseWriter, _ *http.Request) error {
-		if n, err := wrapped.(io.ReaderFrom).ReadFrom(strings.NewReader("seven b")); n != 7 || err != nil {
-			t.Errorf("ReadFrom: got %d, %v, want 7", n, err)
-		}
+		n, err := wrapped.(io.ReaderFrom).ReadFrom(strings.NewReader("seven b"))
+		check.That(t, n == 7 && err == nil, "ReadFrom: got %d, %v, want 7", n, err)
 		check.NoError(t, http.NewResponseController(wrapped).Flush(), "Flush")
 		check.NoError(t, wrapped.(http.Pusher).Push("/x.css", nil), "Push")
-		_, _, err := http.NewResponseController(wrapped).Hijack()
+		_, _, err = http.NewResponseController(wrapped).Hijack()
 		return err
 	})
 	if w.readFrom != 1 || !w.Flushed || w.pushed != 1 || o.bytes != 7 || !o.tunnel {
@@ -189,9 +188,8 @@ func TestATunnelSaysNothingOfTheWorkThatOpenedIt(t *testing.T) {
 		r.ProtoMajor = test.major
 		o := new(Observer)
 		_ = o.Serve(newSpy(), r, test.serve)
-		if _, known := seconds.Actual(o, limit, 1); known == test.tunnel {
-			t.Errorf("%s: got the time known: %v, want %v", test.about, known, !test.tunnel)
-		}
+		_, known := seconds.Actual(o, limit, 1)
+		check.That(t, known != test.tunnel, "%s: got the time known: %v, want %v", test.about, known, !test.tunnel)
 	}
 }
 

@@ -85,9 +85,8 @@ func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
 	for field, want := range map[string]any{"delay": 1.234568, "blocked": 9.876543} {
 		check.Equal(t, log.Fields[field], want, "%s", field)
 	}
-	if got, _ := (&Verdicts{all: []*Verdict{{Outcomes: []Outcome{*o}}}}).placeholder("delay"); got != 1.234568 {
-		t.Errorf("placeholder: got %v, want 1.234568", got)
-	}
+	got, _ := (&Verdicts{all: []*Verdict{{Outcomes: []Outcome{*o}}}}).placeholder("delay")
+	check.That(t, got == 1.234568, "placeholder: got %v, want 1.234568", got)
 }
 
 // However outer handlers and the next one write a header, no value counts as the response's

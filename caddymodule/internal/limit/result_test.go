@@ -46,12 +46,10 @@ func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
 		s.From(servertest.Someone).Get("/")
 		lines := s.Logs.Lines(t, "handled request")
 		check.Need(t, len(lines), 2, "lines in the access log")
-		if got, logged := lines[0]["throttle"]; logged {
-			t.Errorf("a static file: got %v in the access log, want no field", got)
-		}
-		if got, _ := lines[1]["throttle"].(map[string]any); got["decision"] != "admitted" {
-			t.Errorf("a page: got %v in the access log, want it admitted", got)
-		}
+		got, logged := lines[0]["throttle"]
+		check.That(t, !logged, "a static file: got %v in the access log, want no field", got)
+		page, _ := lines[1]["throttle"].(map[string]any)
+		check.That(t, page["decision"] == "admitted", "a page: got %v in the access log, want it admitted", page)
 	})
 }
 
@@ -128,9 +126,7 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 			code, _ := got["support_code"].(string)
 			check.That(t, servertest.SupportCode.MatchString(code) == (got["decision"] == "refused"), "line %d: got the code %q, want one for refusals only", i+1, code)
 			delete(got, "support_code")
-			if !reflect.DeepEqual(got, want[i]) {
-				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
-			}
+			check.That(t, reflect.DeepEqual(got, want[i]), "line %d: got %v, want %v", i+1, got, want[i])
 		}
 	})
 }

@@ -211,9 +211,8 @@ func TestAClientThatLeavesNeverPaysLess(t *testing.T) {
 
 func TestStatusesAreCodesAndClasses(t *testing.T) {
 	for text, want := range map[string]int{"401": 401, "4xx": 4, "599": 599, "1xx": 1} {
-		if got, err := parseStatus(text); got != want || err != nil {
-			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
-		}
+		got, err := parseStatus(text)
+		check.That(t, got == want && err == nil, "%q: got %v, %v, want %v", text, got, err, want)
 	}
 	for _, text := range []string{"", "4", "40", "4x", "40x", "4XX", "600", "099", "4011", "4xx "} {
 		got, err := parseStatus(text)

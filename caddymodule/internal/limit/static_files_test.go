@@ -111,9 +111,8 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) 
 				servertest.WantWaits(t, s.Visits(1, servertest.Office, "/style.css"), 0)
 			}
 			wantLevel(100)
-			if got := servertest.Counted(t, telemetry.Requests, "site"); len(got) != 0 {
-				t.Errorf("%s: got %v, want nothing decided", options, got)
-			}
+			got := servertest.Counted(t, telemetry.Requests, "site")
+			check.That(t, len(got) == 0, "%s: got %v, want nothing decided", options, got)
 			servertest.WantEmpty(t, "site")
 		})
 	}
@@ -151,12 +150,10 @@ func TestAStaticFileThatCarriesNoFieldIsNotCharged(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := staticSite(t, "field pwd")
 		s.Visits(3, servertest.Office, "/style.css")
-		if got := s.Fullness("site", servertest.Office, 100, 1./86400, false); got > 0 {
-			t.Errorf("got level %v, want 0", got)
-		}
+		got := s.Fullness("site", servertest.Office, 100, 1./86400, false)
+		check.That(t, got <= 0, "got level %v, want 0", got)
 		s.Visits(1, servertest.Office, "/style.css?pwd=x")
-		if got := s.Fullness("site", servertest.Office, 100, 1./86400, false); math.Abs(got-3) > 0.01 {
-			t.Errorf("with the field: got level %v, want 3", got)
-		}
+		got = s.Fullness("site", servertest.Office, 100, 1./86400, false)
+		check.That(t, math.Abs(got-3) <= 0.01, "with the field: got level %v, want 3", got)
 	})
 }

@@ -253,12 +253,9 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 	} {
 		b := newBrowser(s, "192.0.2.1:1")
 		w := b.post(test.target, test.form)
-		if _, got := b.cookies[deviceCookie]; got != test.want {
-			t.Errorf("%s: got a device cookie: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
-		}
-		if got := w.Header()["Ratelimit"]; got != nil {
-			t.Errorf("%s: got %v, want no rate-limit headers of accounts", test.name, got)
-		}
+		_, got := b.cookies[deviceCookie]
+		check.That(t, got == test.want, "%s: got a device cookie: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
+		check.Slices(t, w.Header()["Ratelimit"], nil, "%s: rate-limit headers, want none of accounts", test.name)
 	}
 	check.Equal(t, len(s.Logs.Lines(t, "a login succeeded over plain HTTP")), 1, "warnings of plain HTTP")
 	refused := newBrowser(s, "192.0.2.1:1")
@@ -309,8 +306,7 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 			b.cookies[test.carried] = "other%7C1"
 		}
 		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
-		got := b.cookies[deviceCookie] != ""
-		check.That(t, got == test.want, "%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
+		check.Equal(t, b.cookies[deviceCookie] != "", test.want, "%s: trust; the headers are %v", test.name, w.Header())
 		s.Stop()
 	}
 }
@@ -430,8 +426,7 @@ func TestABlockedDeviceIsRefusedWithoutAsking(t *testing.T) {
 		check.Equal(t, device.guesses(4, "owner"), 3, "guesses through")
 		takes := servertest.TheShared.Takes.Load()
 		device.wants(http.StatusTooManyRequests, "owner", "right")
-		asked := servertest.TheShared.Takes.Load() - takes
-		check.That(t, asked == 0, "got the store asked %d times about a block that is known", asked)
+		check.Equal(t, servertest.TheShared.Takes.Load(), takes, "takes, want none about a block that is known")
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
 	})
 }
@@ -502,16 +497,13 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 	for range 3 {
 		send("/login", "pwd=wrong", "")
 	}
-	if _, aborted := send("/page", "", ""); !aborted {
-		t.Error("a request to the blocked account: got it answered, want it aborted")
-	}
-	if w, aborted := send("/page", "", cookies); aborted || w.Body.String() != "page" {
-		t.Error("a request of its device: got it aborted, want it answered")
-	}
+	_, aborted := send("/page", "", "")
+	check.That(t, aborted, "a request to the blocked account: got it answered, want it aborted")
+	w, aborted = send("/page", "", cookies)
+	check.That(t, !aborted && w.Body.String() == "page", "a request of its device: got it aborted, want it answered")
 	for range 3 {
 		send("/login", "pwd=wrong", cookies)
 	}
-	if _, aborted := send("/page", "", cookies); !aborted {
-		t.Error("a request of the device when it is blocked, too: got it answered, want it aborted")
-	}
+	_, aborted = send("/page", "", cookies)
+	check.That(t, aborted, "a request of the device when it is blocked, too: got it answered, want it aborted")
 }
