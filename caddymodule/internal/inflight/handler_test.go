@@ -48,9 +48,8 @@ func wantWaits(t *testing.T, visits []*servertest.Visit, want ...float64) {
 // wantRefused checks how a request was refused.
 func wantRefused(t *testing.T, v *servertest.Visit, status int, retry string) {
 	t.Helper()
-	if v.Reached || v.Code != status || v.Header().Get("Retry-After") != retry {
-		t.Errorf("got %d with Retry-After %q, at the upstream %v, want %d with %q", v.Code, v.Header().Get("Retry-After"), v.Reached, status, retry)
-	}
+	check.That(t, !v.Reached && v.Code == status, "got %d, at the upstream %v, want %d", v.Code, v.Reached, status)
+	check.Equal(t, v.Header().Get("Retry-After"), retry, "Retry-After")
 }
 
 // wantIdle checks that nothing of requests is held any more.
@@ -328,9 +327,8 @@ func TestPanics(t *testing.T) {
 		}
 		failed, ok := s.Visit(client(1), "/fails/exempt"), s.Visit(client(1), "/fails/rank")
 		servertest.Sleep(time.Minute)
-		if failed.Code != http.StatusInternalServerError || failed.Reached || !ok.Reached {
-			t.Errorf("got %d, and a request whose rank is unknown at the upstream: %v; want 500 and true", failed.Code, ok.Reached)
-		}
+		check.That(t, failed.Code == http.StatusInternalServerError && !failed.Reached, "got %d, at the upstream %v, want 500", failed.Code, failed.Reached)
+		check.That(t, ok.Reached, "got a request whose rank is unknown kept from the upstream")
 	})
 }
 

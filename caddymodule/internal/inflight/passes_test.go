@@ -167,9 +167,7 @@ func TestPassesOfRefused(t *testing.T) {
 		}
 		other := newPerson(s, client(20), cookies[0]).opens("GET", "/")
 		servertest.Sleep(time.Minute)
-		if !other.Reached || other.Waited >= robots[1].Waited {
-			t.Errorf("got one waiting %v behind copies of a pass, whose second waited %v", other.Waited, robots[1].Waited)
-		}
+		check.That(t, other.Reached && other.Waited < robots[1].Waited, "got one waiting %v behind copies of a pass, whose second waited %v", other.Waited, robots[1].Waited)
 	})
 	for _, test := range []struct {
 		name, options        string
@@ -348,11 +346,9 @@ func TestTold(t *testing.T) {
 		for path, want := range map[string]bool{"/": true, "/500": true, "/304": false, "/error": false, "/panic": false, "/upgrade": false, "/twice": false, "/public": false} {
 			p := newPerson(s, client(1), "sid=0123456789")
 			v := p.opens("GET", path, "X-User", "1", "Upgrade", "websocket")
-			told := v.Header()["X-User"]
-			check.That(t, told == nil, "%s: got the user %q in the response", path, told)
-			if p.keeps(v); p.cookies[passOf] != "" != want {
-				t.Errorf("%s: got a member's pass: %v, want %v", path, !want, want)
-			}
+			check.Slices(t, v.Header()["X-User"], nil, "%s: the user in the response", path)
+			p.keeps(v)
+			check.That(t, p.cookies[passOf] != "" == want, "%s: got a member's pass: %v, want %v", path, !want, want)
 		}
 		check.Equal(t, sent, "", "what the upstream has from the client")
 		servertest.Sleep(time.Minute)

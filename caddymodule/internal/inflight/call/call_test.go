@@ -219,9 +219,8 @@ func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
 		err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			for range 10 {
 				check.NoError(t, http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3*time.Second)))
-				if _, err := w.Write(make([]byte, 10<<10)); err != nil {
-					t.Error(err)
-				}
+				_, err := w.Write(make([]byte, 10<<10))
+				check.NoError(t, err)
 				time.Sleep(time.Second)
 			}
 			return nil
@@ -343,9 +342,8 @@ func TestATunnel(t *testing.T) {
 		"switching protocols": func(w http.ResponseWriter) { w.WriteHeader(http.StatusSwitchingProtocols) },
 		"hijacked": func(w http.ResponseWriter) {
 			_, _ = w.Write(make([]byte, 100<<10))
-			if _, _, err := http.NewResponseController(w).Hijack(); err != nil {
-				t.Error(err)
-			}
+			_, _, err := http.NewResponseController(w).Hijack()
+			check.NoError(t, err)
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -105,9 +105,7 @@ func TestAStalledClient(t *testing.T) {
 		memory, file := store.Held()
 		check.That(t, o.Load() && memory != 0 && file != 0, "got the slot free: %v, with %d and %d bytes held, want it free", o.Load(), memory, file)
 		_ = conn.SetWriteDeadline(time.Now()) // as when the connection breaks
-		if !<-done {
-			t.Error("got a part of the response as if it were all, want it aborted")
-		}
+		check.That(t, <-done, "got a part of the response as if it were all, want it aborted")
 	})
 }
 
@@ -152,9 +150,8 @@ func TestWritesAndFlushesAtRandom(t *testing.T) {
 			}
 			return nil
 		}, with(t, Options{Store: store}), func(protocol string, response *http.Response) {
-			if got, err := io.ReadAll(response.Body); !bytes.Equal(got, want.Bytes()) || err != nil {
-				t.Errorf("%s, %s: got %d bytes, %v, want the %d that were written", name, protocol, len(got), err, want.Len())
-			}
+			got, err := io.ReadAll(response.Body)
+			check.That(t, bytes.Equal(got, want.Bytes()) && err == nil, "%s, %s: got %d bytes, %v, want the %d that were written", name, protocol, len(got), err, want.Len())
 		})
 	}
 }
@@ -173,9 +170,7 @@ func TestFlush(t *testing.T) {
 				check.That(t, err == nil && time.Since(began) == 0, "got %v after %v, want the handler to go on at once", err, time.Since(began))
 				time.Sleep(3*time.Second + 1)
 				synctest.Wait()
-				if conn.took != (n+1)*3<<10 || !recorder.Flushed {
-					t.Errorf("got %d bytes sent, and flushed: %v, want %d, flushed", conn.took, recorder.Flushed, (n+1)*3<<10)
-				}
+				check.That(t, conn.took == (n+1)*3<<10 && recorder.Flushed, "got %d bytes sent, and flushed: %v, want %d, flushed", conn.took, recorder.Flushed, (n+1)*3<<10)
 			}
 			return nil
 		}), with(t, Options{}))
@@ -300,8 +295,7 @@ func TestAPanicOfAWriterIsTheHandlers(t *testing.T) {
 	for _, size := range []int{10, 100 << 10} {
 		func() {
 			defer func() {
-				got := recover()
-				check.That(t, got == "a writer's", "%d bytes: got the panic %v, want the writer's", size, got)
+				check.Equal(t, recover(), any("a writer's"), "%d bytes: the panic", size)
 			}()
 			_ = Serve(panicking{&slowConn{ResponseWriter: httptest.NewRecorder()}}, get(t), send(size), with(t, Options{}))
 		}()
@@ -322,9 +316,7 @@ func TestContextsOfACallEndWithIt(t *testing.T) {
 			child, cancel = context.WithCancel(r.Context())
 			context.AfterFunc(r.Context(), func() { ran = true })
 			stop := context.AfterFunc(r.Context(), func() { never = true })
-			if !stop() || stop() {
-				t.Error("got it not stopped, or twice, want it stopped once")
-			}
+			check.That(t, stop() && !stop(), "got it not stopped, or twice, want it stopped once")
 			synctest.Wait()
 			if r.Context().Err() != nil || child.Err() != nil || context.Cause(r.Context()) != nil || r.Context().Value(key{}) != "value" {
 				t.Errorf("got %v and %v, want neither over", r.Context().Err(), child.Err())

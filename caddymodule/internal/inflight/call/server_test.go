@@ -410,12 +410,10 @@ func TestAWebSocket(t *testing.T) {
 	reader := bufio.NewReader(conn)
 	got, err := http.ReadResponse(reader, nil)
 	check.Assume(t, err == nil && got.StatusCode == http.StatusSwitchingProtocols, "got %v, %v, want 101", got, err)
-	err = <-s.served
-	check.That(t, err == nil, "got %v, want the slot free", err)
+	check.NoError(t, <-s.served, "want the slot free")
 	fmt.Fprint(conn, "hello\n")
-	if line, err := reader.ReadString('\n'); line != "echo hello\n" {
-		t.Errorf("got %q, %v, want it to be a tunnel", line, err)
-	}
+	line, err := reader.ReadString('\n')
+	check.That(t, line == "echo hello\n", "got %q, %v, want it to be a tunnel", line, err)
 }
 
 // TestAClientThatLeaves ends a stream, and no page.

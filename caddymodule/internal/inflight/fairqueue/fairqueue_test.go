@@ -171,9 +171,8 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 			q.Release(running[i], 0)
 			wantNext(t, q, atHome[i], nil)
 		}
-		if got, half := q.members[office], (inFlight+1)/2; got < half {
-			t.Errorf("in_flight %d: got %d slots left to the office, want %d at least", inFlight, got, half)
-		}
+		got, half := q.members[office], (inFlight+1)/2
+		check.That(t, got >= half, "in_flight %d: got %d slots left to the office, want %d at least", inFlight, got, half)
 	}
 }
 
@@ -227,9 +226,7 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	member := &Request{Claim: &Claim{Rank: Member, Keys: [2]string{"f"}}}
 	got, displaced := q.Arrive(member)
 	check.That(t, got == Waiting && displaced == last, "got %v for %+v, want a place for that of %+v", got, displaced, last)
-	if len(q.rows[First]) != 0 || len(q.rows[Returned]) != 2 || len(q.rows[Member]) != 1 {
-		t.Errorf("got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
-	}
+	check.That(t, len(q.rows[First]) == 0 && len(q.rows[Returned]) == 2 && len(q.rows[Member]) == 1, "got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
 }
 
 func TestAnIdleQueueOwesNobody(t *testing.T) {

@@ -345,9 +345,8 @@ func TestWatchCountsOnArrival(t *testing.T) {
 		check.Equal(t, got, test.want, "request %d: others", i)
 		over = append(over, done, done)
 	}
-	if got := g.Load(); got.Running != 4 || got.Queued != 0 {
-		t.Errorf("got %+v, want four in flight", got)
-	}
+	got := g.Load()
+	check.That(t, got.Running == 4 && got.Queued == 0, "got %+v, want four in flight", got)
 	for _, done := range over {
 		done()
 	}

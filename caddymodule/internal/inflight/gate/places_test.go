@@ -48,9 +48,8 @@ func TestTenClientsKeepNobodyOut(t *testing.T) {
 			visitor := come(g, l, 0, turn(20, fairqueue.First, "visitor"))
 			office := several(10, g, l, 0, turn(21, fairqueue.First, "office"))
 			attack()
-			if places([]*visit{visitor}) != 1 || places(office) != 10 {
-				t.Errorf("share %v: got %d and %d places beside ten clients, want one and ten", share, places([]*visit{visitor}), places(office))
-			}
+			check.Equal(t, places([]*visit{visitor}), 1, "share %v: places of the visitor beside ten clients", share)
+			check.Equal(t, places(office), 10, "share %v: places of the office", share)
 			waiting, _, _ := g.counts()
 			check.That(t, waiting == 200, "share %v: got %d places held, want all", share, waiting)
 			refused := 0
@@ -59,9 +58,7 @@ func TestTenClientsKeepNobodyOut(t *testing.T) {
 					refused++
 				}
 			}
-			if refused+places(first) != len(first) || places(first) < 150 {
-				t.Errorf("share %v: got %d refused and %d waiting of %d", share, refused, places(first), len(first))
-			}
+			check.That(t, refused+places(first) == len(first) && places(first) >= 150, "share %v: got %d refused and %d waiting of %d", share, refused, places(first), len(first))
 		})
 	}
 }
