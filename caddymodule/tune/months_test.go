@@ -225,15 +225,12 @@ func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
 					keys[kind][d.Key] = true
 				}
 			}
-			if n, all := len(keys["person"])+len(keys["office"]), clients["person"]+clients["office"]; n > all/1000 {
-				t.Errorf("month %d, %s: got %d of %d people refused, want at most one in 1,000", seed, decision, n, all)
-			}
-			if n := len(keys["crawler"]); n > 0 {
-				t.Errorf("month %d, %s: got %d crawlers refused, want none", seed, decision, n)
-			}
-			if n, all := refused["scraper"], requests["scraper"]; n < all*site.stopped/10 {
-				t.Errorf("month %d, %s: got %d of %d requests of scrapers refused, want %d tenths of them", seed, decision, n, all, site.stopped)
-			}
+			n, all := len(keys["person"])+len(keys["office"]), clients["person"]+clients["office"]
+			check.That(t, n <= all/1000, "month %d, %s: got %d of %d people refused, want at most one in 1,000", seed, decision, n, all)
+			n = len(keys["crawler"])
+			check.That(t, n <= 0, "month %d, %s: got %d crawlers refused, want none", seed, decision, n)
+			n, all = refused["scraper"], requests["scraper"]
+			check.That(t, n >= all*site.stopped/10, "month %d, %s: got %d of %d requests of scrapers refused, want %d tenths of them", seed, decision, n, all, site.stopped)
 			tried[i] = fmt.Sprintf("people refused %d of %d, offices %d of %d, scrapers %d of %d, their requests %d of %d", len(keys["person"]), clients["person"],
 				len(keys["office"]), clients["office"], len(keys["scraper"]), clients["scraper"], refused["scraper"], requests["scraper"])
 		}

@@ -25,9 +25,8 @@ func TestHashedAddressesAreKeys(t *testing.T) {
 	}
 	log := writeFile(t, "access.log", b.String())
 	found := recommended(t, log)
-	if z, most := found.Zones[0], found.Clients.Requests[0]; z.Keys != 3 || most.Client != "c775e7b7" || most.Requests != 18 {
-		t.Errorf("got %d keys, the first %+v, want three, and c775e7b7 with 18 requests", z.Keys, most)
-	}
+	z, most := found.Zones[0], found.Clients.Requests[0]
+	check.That(t, z.Keys == 3 && most.Client == "c775e7b7" && most.Requests == 18, "got %d keys, the first %+v, want three, and c775e7b7 with 18 requests", z.Keys, most)
 	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--key", "method", "--limit", "10 10/h", log)
 	if z := r.Zones[0]; z.Keys != 3 || len(z.Worst) != 1 || z.Worst[0].Key != "c775e7b7/GET" || z.Worst[0].Refused != 8 {
 		t.Errorf("got %d keys, and %+v refused, want three, and eight of c775e7b7", z.Keys, z.Worst)
@@ -115,9 +114,8 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 				t.Errorf("%s, %s: got another recommendation\n%s\n%s", format, order, a, b)
 			}
 			args := append([]string{"replay", "--key", "client_ip", "--limit", "20 1/m"}, logs...)
-			if got := ranJSON[tune.Report](t, args...); !reflect.DeepEqual(got.Zones, replayed.Zones) {
-				t.Errorf("%s, %s: got other figures of a replay\n%+v\n%+v", format, order, got.Zones, replayed.Zones)
-			}
+			again := ranJSON[tune.Report](t, args...)
+			check.That(t, reflect.DeepEqual(again.Zones, replayed.Zones), "%s, %s: got other figures of a replay\n%+v\n%+v", format, order, again.Zones, replayed.Zones)
 		}
 	}
 }

@@ -215,9 +215,7 @@ func TestAReplayRefundsNobodyWhoLeft(t *testing.T) {
 func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
 	got, _ := decidedIn(t, "throttle around 3 1/d\nthrottle inner 1 1/d", logged(t, [2]float64{0, 0}, [2]float64{1, 0}, [2]float64{2, 0}, [2]float64{3, 0}, [2]float64{4, 0}))
 	for zone, want := range map[string]map[string]int{"around": {"admitted": 5}, "inner": {"admitted": 1, "refused": 4}} {
-		if !maps.Equal(got[zone], want) {
-			t.Errorf("zone %s: got %v, want %v", zone, got[zone], want)
-		}
+		check.That(t, maps.Equal(got[zone], want), "zone %s: got %v, want %v", zone, got[zone], want)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -52,21 +51,12 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	check.That(t, strings.Contains(text, want), "got\n%s\nwant %q", text, want)
 	check.Assume(t, len(r.Zones) == 3 && r.Zones[0].Name == "login" && r.Zones[1].Name == "pages" && r.Zones[2].Name == "slots", "got %+v, want the zones login, pages and slots", r.Zones)
 	login, pages, slots := r.Zones[0], r.Zones[1], r.Zones[2]
-	if want := map[string]int{"shadow_refused": 2}; !reflect.DeepEqual(login.Decisions, want) || login.Reasons["blocked"] != 2 {
-		t.Errorf("login: got %v and %v, want %v, all blocked", login.Decisions, login.Reasons, want)
-	}
-	if want := map[string]int{"admitted": 3, "refused": 3}; !reflect.DeepEqual(pages.Decisions, want) {
-		t.Errorf("pages: got %v, want %v", pages.Decisions, want)
-	}
-	if pages.Requests != 6 || pages.Keys != 2 || pages.RefusedKeys != 1 || pages.Fullest != [4]int{0, 0, 0, 1} {
-		t.Errorf("pages: got %+v, want 6 requests of 2 keys, one refused and the other near the limit", pages)
-	}
-	if want := []tune.Route{{Path: "/x", Refused: 2}, {Path: "/y", Refused: 1}}; !reflect.DeepEqual(pages.Routes, want) {
-		t.Errorf("pages: got routes %v, want %v", pages.Routes, want)
-	}
-	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].LastOver.Sub(pages.Worst[0].FirstOver).Seconds() != 2 {
-		t.Errorf("pages: got %+v, want one key with 3 refusals in 2 seconds", pages.Worst)
-	}
+	check.Equal(t, fmt.Sprint(login.Decisions, login.Reasons["blocked"]), "map[shadow_refused:2] 2", "login, want all blocked")
+	check.Equal(t, fmt.Sprint(pages.Decisions), "map[admitted:3 refused:3]", "pages")
+	check.That(t, pages.Requests == 6 && pages.Keys == 2 && pages.RefusedKeys == 1 && pages.Fullest == [4]int{0, 0, 0, 1}, "pages: got %+v, want 6 requests of 2 keys, one refused and the other near the limit", pages)
+	check.Slices(t, pages.Routes, []tune.Route{{Path: "/x", Refused: 2}, {Path: "/y", Refused: 1}}, "pages")
+	worst := pages.Worst
+	check.That(t, len(worst) == 1 && worst[0].Refused == 3 && worst[0].LastOver.Sub(worst[0].FirstOver).Seconds() == 2, "pages: got %+v, want one key with 3 refusals in 2 seconds", worst)
 	check.That(t, slots.Fullest == [4]int{} && slots.LongestDelay == 2.5, "slots: got %+v, want a delay of 2.5 s and no buckets", slots)
 }
 

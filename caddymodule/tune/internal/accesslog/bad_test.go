@@ -79,9 +79,8 @@ func TestLateLinesAreSorted(t *testing.T) {
 		}
 		check.Equal(t, len(r.sorter.files) > 0, name == "shuffled", "%s: temporary files", name)
 		r.Close()
-		if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
-			t.Errorf("%s: got %v, %v, want no temporary file left", name, left, err)
-		}
+		left, err := os.ReadDir(os.TempDir())
+		check.That(t, err == nil && len(left) == 0, "%s: got %v, %v, want no temporary file left", name, left, err)
 	}
 }
 

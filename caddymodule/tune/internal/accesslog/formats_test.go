@@ -105,9 +105,8 @@ func TestAListOfAddressesThatEndsWithACommaIsRead(t *testing.T) {
 	for _, peer := range []string{"203.0.113.9,", "203.0.113.9, ", "203.0.113.9, 10.0.0.1,"} {
 		r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(peer + ` [10/Jun/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 5` + "\n")})
 		check.OK(t, err)
-		if req, err := firstOf(r); err != nil || req.Client.String() != "203.0.113.9" {
-			t.Errorf("%q: got %+v and error %v, want a request of 203.0.113.9", peer, req, err)
-		}
+		req, err := firstOf(r)
+		check.That(t, err == nil && req.Client.String() == "203.0.113.9", "%q: got %+v and error %v, want a request of 203.0.113.9", peer, req, err)
 	}
 }
 

@@ -81,9 +81,8 @@ func TestADurationIsTakenForWhatItIs(t *testing.T) {
 		r, err := first(t, Options{TimeField: c.field}, c.line)
 		check.That(t, err == nil && r.Duration == c.want, "--time-field %q: got %v, %v of %s, want %v", c.field, r.Duration, err, c.line, c.want)
 	}
-	if _, err := Open([]string{"-"}, Options{TimeField: "2:h2", Stdin: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), "want s, ms, us or ns") {
-		t.Errorf("got %v, want an error about the unit", err)
-	}
+	_, err := Open([]string{"-"}, Options{TimeField: "2:h2", Stdin: strings.NewReader("")})
+	check.That(t, err != nil && strings.Contains(err.Error(), "want s, ms, us or ns"), "got %v, want an error about the unit", err)
 }
 
 // TestAHashIsAClientOfItsOwn, and so is the name of a host, but no dash.
@@ -93,9 +92,7 @@ func TestAHashIsAClientOfItsOwn(t *testing.T) {
 	for _, text := range []string{"b5d4045c", "b5d4045d", "piweba3y.example.com", "192.0.2.7", "fd00::1", "2001:db8::1"} {
 		r := check.Must(first(t, Options{}, fmt.Sprintf(caddy, text)))(t)
 		key := r.Client.String()
-		if seen[key] != "" || !r.Client.IsValid() {
-			t.Errorf("%s: got the client %s, as %s has", text, key, seen[key])
-		}
+		check.That(t, seen[key] == "" && r.Client.IsValid(), "%s: got the client %s, as %s has", text, key, seen[key])
 		seen[key] = text
 		got := r.Shown("a/" + key)
 		check.That(t, got == "a/"+text && r.StandsIn == strings.ContainsAny(text[:1], "bp"), "%s: got %s shown, stands in: %v", text, got, r.StandsIn)

@@ -74,9 +74,8 @@ I, [2026-11-02T08:00:00.6 #9]  INFO -- : [z] Completed 500 Internal Server Error
 		want := "08:00:00 12ms 192.0.2.1 GET /a?b 200\n08:00:01 -1ns 192.0.2.2 GET /none 404\n08:00:02 -1ns 192.0.2.3 POST /c 0\n"
 		check.That(t, err == nil && s == want && stats.Unreadable == 0, "got %s, %+v, %v, want %s of %s", s, stats, err, want, log)
 	}
-	if _, stats, err := readAll(t, Options{}, written(t, "production.log", "Started GET \"/cable\" for 192.0.2.1 at 2026-11-02 08:00:00 +0000\n"+strings.Repeat("x\n", 9))); err != nil || stats.Requests != 1 {
-		t.Errorf("got %+v and %v, want a request that never ended", stats, err)
-	}
+	_, stats, err := readAll(t, Options{}, written(t, "production.log", "Started GET \"/cable\" for 192.0.2.1 at 2026-11-02 08:00:00 +0000\n"+strings.Repeat("x\n", 9)))
+	check.That(t, err == nil && stats.Requests == 1, "got %+v and %v, want a request that never ended", stats, err)
 }
 
 // TestWhatIsNotKnownOfRailsIsNotGuessed: a process that serves several requests at once does not say
@@ -179,9 +178,8 @@ func TestFieldsAreReadAsTheServerSpellsThem(t *testing.T) {
 			t.Errorf("%q: got %v, want %q", fields, err, want)
 		}
 	}
-	if _, err := first(t, Options{Fields: "%h %t %r"}, "nonsense"); err == nil || !strings.Contains(err.Error(), "does not have the fields that were named") {
-		t.Errorf("got %v, want that the line does not fit", err)
-	}
+	_, err := first(t, Options{Fields: "%h %t %r"}, "nonsense")
+	check.That(t, err != nil && strings.Contains(err.Error(), "does not have the fields that were named"), "got %v, want that the line does not fit", err)
 }
 
 // TestWhatIsNoAccessLogIsNamed, with what to do.
@@ -212,9 +210,8 @@ func TestDurationsOfAWrongUnitAreDoubted(t *testing.T) {
 		for i := range 100 {
 			text += caddyLine(noon.Add(time.Duration(i)*time.Second), took, "192.0.2.1", "/") + "\n"
 		}
-		if _, stats, err := readAll(t, Options{}, written(t, "access.log", text)); err != nil || (len(stats.Doubts()) > 0) != doubted {
-			t.Errorf("%v: got %v and %v", took, stats.Doubts(), err)
-		}
+		_, stats, err := readAll(t, Options{}, written(t, "access.log", text))
+		check.That(t, err == nil && (len(stats.Doubts()) > 0) == doubted, "%v: got %v and %v", took, stats.Doubts(), err)
 	}
 }
 
@@ -235,7 +232,6 @@ func TestTheFieldsThatAnErrorNamesReadTheLog(t *testing.T) {
 		got, err := readAs(t, Options{Fields: fields}, c.line)
 		check.That(t, err == nil && got == c.want, "%s: got  %s, %v with --fields '%s'\nwant %s", name, got, err, fields, c.want)
 	}
-	if r, err := first(t, Options{Fields: `$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`}, `2026-11-02T08:00:00.5Z lb 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET http://example.com:80/a?b HTTP/1.1" "curl/8" - -`); err != nil || r.ClientText != "192.0.2.7" {
-		t.Errorf("a classic load balancer: got %v, %v", r, err)
-	}
+	r, err := first(t, Options{Fields: `$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`}, `2026-11-02T08:00:00.5Z lb 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET http://example.com:80/a?b HTTP/1.1" "curl/8" - -`)
+	check.That(t, err == nil && r.ClientText == "192.0.2.7", "a classic load balancer: got %v, %v", r, err)
 }

@@ -131,15 +131,13 @@ func TestLinesWithinOthersAreRead(t *testing.T) {
 		`{"log":` + string(quoted) + `,"stream":"stderr","time":"2026-11-02T08:00:00Z"}`,
 		`{"__CURSOR":"s=1","MESSAGE":` + string(quoted) + `,"_PID":"1"}`, `{"MESSAGE":` + string(quoted) + `}`,
 	} {
-		got := unwrap(line)
-		check.That(t, got == caddy, "got %s within %s, want Caddy's line", got, line)
+		check.Equal(t, unwrap(line), caddy, "Caddy's line within %s", line)
 	}
 	// What clients write is not taken for a prefix.
 	for _, line := range []string{
 		`203.0.113.7 - a | b [02/Nov/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 5`, `example.com:443 203.0.113.7 - - [02/Nov/2026:08:00:00 +0000] "GET / | HTTP/1.1" 200 5`,
 		`2001:db8::1 - - [02/Nov/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 5`, `{"log":5,"request":{}}`, `{"A":1}`, `- | `, `Mon`,
 	} {
-		got := unwrap(line)
-		check.That(t, got == line, "got %s, want %s as it is", got, line)
+		check.Equal(t, unwrap(line), line, "want it as it is")
 	}
 }

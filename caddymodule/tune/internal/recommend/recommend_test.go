@@ -155,9 +155,8 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 			many = append(many, hit{many[len(many)-1].addr, many[len(many)-1].at + time.Duration(n)*time.Millisecond, "/", time.Second})
 		}
 	}
-	if r := study(t, Options{Spare: 99}, many...); len(r.Notes) != 0 {
-		t.Errorf("got %q for a log of a week with many clients, want nothing", r.Notes)
-	}
+	r := study(t, Options{Spare: 99}, many...)
+	check.That(t, len(r.Notes) == 0, "got %q for a log of a week with many clients, want nothing", r.Notes)
 }
 
 // TestTheTextOfARecommendation is golden: it is what people read.
@@ -184,16 +183,14 @@ These limits leave 100% of the people untouched:
 *    2/m        20       10m         3        0       1,023      79.9%
      4/m        20        5m         3        0         903      70.5%
 `
-	if got := got; !strings.HasPrefix(got, want) {
-		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
-	}
+	check.That(t, strings.HasPrefix(got, want), "got\n%s\nwant it to begin with\n%s", got, want)
 	for _, want := range []string{
 		"\nRecommended: limit 20 2/m. It would have refused 3 of 23 clients and 1,023 of 1,280 requests, 79.9% of the load, and nobody who looks like a person.\n",
 		"\nNo address of this log had more than 1 person. An office where 30 people begin at once would need a burst of about 61: give its address an override.\n",
 		"\nWho would be refused, of 3 clients:\n\n  key                                       refused        of    assets  looks like\n  203.0.113.0                                   341       400         0  robot\n    2026-11-02 12:01:06 to 2026-11-02 12:19:57, mostly /page/*, no user agent\n",
 		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
 	} {
-		check.That(t, strings.Contains(got, want), "got\n%s\nwant it to contain %q", got, want)
+		check.Contains(t, got, want)
 	}
 }
 
@@ -242,15 +239,12 @@ func TestALimitIsChecked(t *testing.T) {
 	best := r.Units.Best()
 	check.That(t, best.Leak == "4/m" && best.Capacity == 30 && best.RefusedKeys == 1 && best.RefusedPeople == 0, "got %+v, want limit 30 4/m, which refuses the scraper alone", best)
 	// It sends one each 3 seconds: 30 fit at first, and 4 in each of 30 minutes.
-	if want := 600 - 30 - 30*4; best.RefusedRequests < want-2 || best.RefusedRequests > want+2 {
-		t.Errorf("got %d refused requests, want about %d", best.RefusedRequests, want)
-	}
+	want := 600 - 30 - 30*4
+	check.That(t, best.RefusedRequests >= want-2 && best.RefusedRequests <= want+2, "got %d refused requests, want about %d", best.RefusedRequests, want)
 	if !strings.HasPrefix(r.Units.Reason, "To check: limit 30 4/m. It would have refused 1 of 21 clients") || !strings.Contains(r.Caddyfile, "limit 30 4/m\n") || len(r.Withheld) > 0 {
 		t.Errorf("got %q, withheld %q and\n%s\nwant the limit as it was given", r.Units.Reason, r.Withheld, r.Caddyfile)
 	}
-	if want := "These limits leave 99% of the people untouched, but for the last, which is to check:\n"; !strings.Contains(r.Text(), want) {
-		t.Errorf("got\n%s\nwant %q", r.Text(), want)
-	}
+	check.Contains(t, r.Text(), "These limits leave 99% of the people untouched, but for the last, which is to check:\n")
 }
 
 // The curve agrees to the unit with brute force, and counts the same refusals, whatever
