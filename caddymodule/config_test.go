@@ -94,12 +94,10 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 		"http":     servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
 	})
 	check.Assume(t, err != nil, "got no error, want one")
-	if _, kept := stores.Process.References(stores.MemoryKey); kept {
-		t.Error("the memory store is kept")
-	}
-	if _, kept := stores.Process.References(engine.StateKey("left")); kept {
-		t.Error("the zone's counters are kept")
-	}
+	_, kept := stores.Process.References(stores.MemoryKey)
+	check.That(t, !kept, "the memory store is kept")
+	_, kept = stores.Process.References(engine.StateKey("left"))
+	check.That(t, !kept, "the zone's counters are kept")
 }
 
 const usedAndForgotten = "{\nthrottle {\nzone used {\nlimit 5 1/s\n}\nzone forgotten {\nlimit 5 1/s\n}\n}\n}\n"

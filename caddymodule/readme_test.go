@@ -53,9 +53,7 @@ func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
 		home := s.From("203.0.113.7:1")
 		get := func(target string) {
 			t.Helper()
-			if got := home.Get(target).Code; got != 200 {
-				t.Fatalf("%s after %d charged requests: got %d, want 200", target, len(s.Logs.Lines(t, "handled request")), got)
-			}
+			check.Need(t, home.Get(target).Code, 200, "%s after %d charged requests", target, len(s.Logs.Lines(t, "handled request")))
 		}
 		for range 4 {
 			get("/")

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestWhatClientsWriteIsEscapedForPeople(t *testing.T) {
@@ -11,9 +13,7 @@ func TestWhatClientsWriteIsEscapedForPeople(t *testing.T) {
 		"plain": "plain", "\x1b[2J": `\x1b[2J`, "a\u202eb": `a\u202eb`, "\u2066": `\u2066`, "a\u200bb": `a\u200bb`, "\xff": `\xff`, "ö": "ö",
 		"\x00\r\n\t": `\x00\r\n\t`, `a\b`: `a\\b`, "0123456789abc": "0123456789…", "\u009b31m": `\u009b31m`,
 	} {
-		if got := Printable(text, 10); got != want {
-			t.Errorf("%q: got %s, want %s", text, got, want)
-		}
+		check.Equal(t, Printable(text, 10), want, "%q", text)
 	}
 }
 

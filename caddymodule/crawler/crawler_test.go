@@ -123,17 +123,14 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 	check.Equal(t, asBot(t, addr, "203.0.113.77", "curl/8"), "429", "without a claim, want it refused")
 	before := asked.Load()
 	for range 3 {
-		if got := asBot(t, addr, "198.51.100.77", amazonAgent); strings.HasPrefix(got, "crawler") {
-			t.Errorf("from an address with a false name: got %q", got)
-		}
+		got := asBot(t, addr, "198.51.100.77", amazonAgent)
+		check.That(t, !strings.HasPrefix(got, "crawler"), "from an address with a false name: got %q", got)
 		becomes(t, "429", func() string { return asBot(t, addr, "198.51.100.77", amazonAgent) })
 	}
 	check.Equal(t, asBot(t, addr, "198.51.100.8", "Mozilla/5.0 Firefox/140.0"), "200", "a person")
 	becomes(t, "true", func() string { return fmt.Sprint(asked.Load() >= before+2) })
 
-	if err := servertest.Load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1)); err != nil { // a reload forgets nothing
-		t.Fatal(err)
-	}
+	check.OK(t, servertest.Load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1))) // a reload forgets nothing
 	check.Equal(t, asBot(t, addr, "203.0.113.77", amazonAgent), "crawler200", "after a reload, want it verified")
 	check.Equal(t, asBot(t, addr, "192.0.2.9", "curl/8"), "crawler200", "after a reload, from a listed address, want it verified")
 }
@@ -159,15 +156,9 @@ func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 	check.OK(t, json.Unmarshal(servertest.Adapt(t, config), &validated))
 	validated.Logging = servertest.NewMemoryLog(t).Logging()
 	check.OK(t, caddy.Validate(&validated))
-	if n := fetched.Load(); n != 0 {
-		t.Errorf("the list was fetched %d times by a config that was not started, want never", n)
-	}
+	check.Equal(t, fetched.Load(), 0, "how often a config that was not started fetched the list")
 	servertest.MustLoad(t, config)
 	becomes(t, "true", func() string { return fmt.Sprint(fetched.Load() > 0) })
-	if n := fetched.Load(); n != 1 {
-		t.Errorf("the list was fetched %d times, want once, by the config that was started", n)
-	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("DNS was asked %d times without a request, want never", n)
-	}
+	check.Equal(t, fetched.Load(), 1, "how often the config that was started fetched the list")
+	check.Equal(t, asked.Load(), 0, "how often DNS was asked without a request")
 }

@@ -364,20 +364,16 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	close(conns)
 	first, err1 := l.Accept()
 	second, err2 := l.Accept()
-	if _, err := l.Accept(); err1 != nil || err2 != nil || !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("got the errors %v, %v, %v, want two connections and the end", err1, err2, err)
-	}
+	_, err := l.Accept()
+	check.Assume(t, err1 == nil && err2 == nil && errors.Is(err, net.ErrClosed), "got the errors %v, %v, %v, want two connections and the end", err1, err2, err)
 	close(told)
-	if n, err := first.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Errorf("got %d, %v from the connection of a dropped client, want its end", n, err)
-	}
-	if _, err := far1.Write([]byte("x")); err == nil {
-		t.Error("got the connection of a dropped client open, want it closed")
-	}
+	n, err := first.Read(make([]byte, 1))
+	check.That(t, n == 0 && err == io.EOF, "got %d, %v from the connection of a dropped client, want its end", n, err)
+	_, err = far1.Write([]byte("x"))
+	check.That(t, err != nil, "got the connection of a dropped client open, want it closed")
 	go func() { _, _ = far2.Write([]byte("x")) }()
-	if n, err := second.Read(make([]byte, 1)); n != 1 || err != nil {
-		t.Errorf("got %d, %v from another connection, want what it sent", n, err)
-	}
+	n, err = second.Read(make([]byte, 1))
+	check.That(t, n == 1 && err == nil, "got %d, %v from another connection, want what it sent", n, err)
 	check.Equal(t, droppedSoFar(t)-before, 1, "connections counted")
 }
 
@@ -397,9 +393,8 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	check.That(t, got == 1 && strings.Contains(logs.All()[0].Message, "put it before tls"), "got %v, want one warning of the order", logs.All())
 	near1, near2 := dialled(t)
 	conns <- tls.Server(near2, new(tls.Config)) // which is local, and so passes
-	if conn, err := l.Accept(); err != nil || conn == nil || logs.Len() != 1 {
-		t.Errorf("got %v, %v and %d warnings, want the connection", conn, err, logs.Len())
-	}
+	conn, err := l.Accept()
+	check.That(t, err == nil && conn != nil && logs.Len() == 1, "got %v, %v and %d warnings, want the connection", conn, err, logs.Len())
 	near1.Close()
 }
 
@@ -446,9 +441,8 @@ func TestOnlyTheFirstPacketsOfDroppedClientsAreDropped(t *testing.T) {
 			t.Errorf("got %q from %v, %v, want %q from %s", p[:n], from, err, want.data, want.from)
 		}
 	}
-	if _, _, err := conn.ReadFrom(nil); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("got %v, want the end", err)
-	}
+	_, _, err := conn.ReadFrom(nil)
+	check.That(t, errors.Is(err, net.ErrClosed), "got %v, want the end", err)
 }
 
 // A countingConn is another plugin's packet-conn wrapper.

@@ -33,8 +33,7 @@ func TestJSONThatCannotWorkIsRefused(t *testing.T) {
 
 func TestJSONWithEveryOptionIsValid(t *testing.T) {
 	const store = `{"module":"postgres","url":"postgres://app@127.0.0.1:1/x","username":"a","password":"b","prefix":"c","table":"d.e","logged":true}`
-	err := golden.Validate(t, config(store))
-	check.That(t, err == nil, "got %v, want no error", err)
+	check.NoError(t, golden.Validate(t, config(store)))
 }
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }

@@ -123,9 +123,7 @@ func TestAReplacedCertificateAuthorityConnectsAnewAndAnUnchangedOneDoesNot(t *te
 			return
 		}
 		<-time.After(500 * time.Millisecond)
-		if got := server.connections.Load(); got != before {
-			t.Errorf("an unchanged file: got %d connections, want the same %d", got, before)
-		}
+		check.Equal(t, server.connections.Load(), before, "connections after an unchanged file")
 	}
 	first := server.renew(t)
 	trust(first)

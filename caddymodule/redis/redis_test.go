@@ -39,8 +39,7 @@ func TestJSONThatCannotWorkIsRefused(t *testing.T) {
 
 func TestJSONWithEveryOptionIsValid(t *testing.T) {
 	const store = `{"module":"redis","url":"rediss+sentinel://127.0.0.1:1/m","username":"a","password":"b","sentinel_username":"c","sentinel_password":"d","prefix":"e","tls_ca":"testdata/ca.pem"}`
-	err := golden.Validate(t, config(store))
-	check.That(t, err == nil, "got %v, want no error", err)
+	check.NoError(t, golden.Validate(t, config(store)))
 }
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }

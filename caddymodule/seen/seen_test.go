@@ -55,9 +55,8 @@ func wantPeople(t *testing.T, s *servertest.Site, want float64) {
 func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
 	s := servertest.Run(t, seenSite)
 	c := s.From(servertest.Someone)
-	if got := c.Get("/").Header().Values("Server-Timing"); slices.Contains(got, `throttle;desc="pages"`) {
-		t.Errorf("got Server-Timing %q of an admitted request, want no mark", got)
-	}
+	got := c.Get("/").Header().Values("Server-Timing")
+	check.That(t, !slices.Contains(got, `throttle;desc="pages"`), "got Server-Timing %q of an admitted request, want no mark", got)
 	w := c.Get("/")
 	if got := w.Header().Values("Server-Timing"); w.Code != 200 || !slices.Contains(got, `throttle;desc="pages"`) || slices.Contains(got, `throttle;desc="quiet"`) {
 		t.Errorf("got %d with Server-Timing %q, want 200 with a mark of pages only", w.Code, got)
@@ -70,9 +69,8 @@ func TestServerTimingMarksWhatABlockWouldRefuse(t *testing.T) {
 	c := s.From(servertest.Someone)
 	c.Get("/login")
 	c.Get("/login")
-	if got := c.Get("/other").Header().Values("Server-Timing"); !slices.Equal(got, []string{`throttle;desc="gate"`}) {
-		t.Errorf("got Server-Timing %q, want the mark of gate", got)
-	}
+	got := c.Get("/other").Header().Values("Server-Timing")
+	check.That(t, slices.Equal(got, []string{`throttle;desc="gate"`}), "got Server-Timing %q, want the mark of gate", got)
 }
 
 func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
@@ -119,9 +117,8 @@ func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 func TestAReportThatIsNoneIsRefused(t *testing.T) {
 	s := servertest.Run(t, seenSite)
 	c := s.From(servertest.Someone)
-	if w := c.Get("/seen"); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "POST" {
-		t.Errorf("GET: got %d with Allow %q, want 405 with POST", w.Code, w.Header().Get("Allow"))
-	}
+	w := c.Get("/seen")
+	check.That(t, w.Code == http.StatusMethodNotAllowed && w.Header().Get("Allow") == "POST", "GET: got %d with Allow %q, want 405 with POST", w.Code, w.Header().Get("Allow"))
 	check.Equal(t, report(c, strings.Repeat("x", 1025)).Code, http.StatusBadRequest, "a long report")
 	for _, junk := range []string{"", ",,,", "\x00\xff", strings.Repeat("a,", 500)} {
 		check.Equal(t, report(c, junk).Code, http.StatusNoContent, "%.10q", junk)

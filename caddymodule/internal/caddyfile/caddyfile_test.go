@@ -68,13 +68,11 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 	before, err := adaptFile(t, filepath.Join(folder, "Caddyfile"))
 	check.Assume(t, err == nil && bytes.Contains(before, []byte(`"page_html":"old"`)), "got %s, %v, want the page in it", before, err)
 	write("sites/pages/busy.html", "new")
-	if after, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err != nil || bytes.Equal(before, after) {
-		t.Errorf("got %v and the same config, want another for an edited page", err)
-	}
+	after, err := adaptFile(t, filepath.Join(folder, "Caddyfile"))
+	check.That(t, err == nil && !bytes.Equal(before, after), "got %v and the same config, want another for an edited page", err)
 	write("sites/pages/busy.html", strings.Repeat("x", refusal.MostPage+1))
-	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "the page has 1048577 bytes") {
-		t.Errorf("got %v, want an error about a page that is too large", err)
-	}
+	_, err = adaptFile(t, filepath.Join(folder, "Caddyfile"))
+	check.That(t, err != nil && strings.Contains(err.Error(), "the page has 1048577 bytes"), "got %v, want an error about a page that is too large", err)
 }
 
 func TestTheExampleIsFormattedAndValidWhereverItIsCopied(t *testing.T) {

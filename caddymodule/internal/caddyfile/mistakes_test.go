@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A mistake is a Caddyfile that does not mean what its owner believes. The error says
@@ -52,9 +53,8 @@ func (m mistake) adapt() (config []byte, message string) {
 // check adapts the file, which must be a mistake.
 func (m mistake) check(t *testing.T) {
 	t.Helper()
-	if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, m.place()) {
-		t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
-	}
+	_, got := m.adapt()
+	check.That(t, strings.Contains(got, m.says) && strings.Contains(got, m.place()), "%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
 }
 
 func TestAMistakeIsAnsweredWithItsLineItsWordAndItsRemedy(t *testing.T) {
@@ -297,9 +297,8 @@ func TestEmptiedMatcher(t *testing.T) {
 		m.check(t)
 	}
 	for _, words := range []string{"match file", "match tls", "match not file", "match header !A", "match host ::1 *.example.com {vars.a}", "match header A \"\"", "exempt header A *", "exempt query a=*", "match client_ip 192.0.2.0/24 {$NET}"} {
-		if _, got := (mistake{"zone", "limit 5 1/s\n" + words, ""}).adapt(); got != "" {
-			t.Errorf("%s: got %s", words, got)
-		}
+		_, got := (mistake{"zone", "limit 5 1/s\n" + words, ""}).adapt()
+		check.Equal(t, got, "", "%s", words)
 	}
 }
 

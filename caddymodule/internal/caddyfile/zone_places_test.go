@@ -74,9 +74,8 @@ func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted [
 	var holder struct {
 		Zone []map[string]any `json:"zone"`
 	}
-	if err := json.Unmarshal(raw, &holder); err != nil || len(holder.Zone) != 1 {
-		t.Fatalf("got %s, %v, want one zone in it", raw, err)
-	}
+	err := json.Unmarshal(raw, &holder)
+	check.Assume(t, err == nil && len(holder.Zone) == 1, "got %s, %v, want one zone in it", raw, err)
 	return holder.Zone[0], adapted
 }
 
@@ -86,13 +85,9 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 	fields := make(map[string]bool)
 	for name, sample := range samples {
 		site, adapted := zoneIn(t, "http", "http://example.com {\nthrottle {\nzone pages {\n"+sample+"\n}\n}\n}")
-		if err := golden.Validate(t, adapted); err != nil {
-			t.Errorf("%s: got %v, want it valid", name, err)
-		}
+		check.NoError(t, golden.Validate(t, adapted), "%s", name)
 		global, adapted := zoneIn(t, "throttle", "{\nthrottle {\nzone pages {\n"+sample+"\n}\n}\n}\nhttp://example.com {\nthrottle pages\n}")
-		if err := golden.Validate(t, adapted); err != nil {
-			t.Errorf("%s in the global options: got %v, want it valid", name, err)
-		}
+		check.NoError(t, golden.Validate(t, adapted), "%s in the global options", name)
 		check.That(t, reflect.DeepEqual(global, site), "%s: got %v in the global options, want %v", name, global, site)
 		if rest, limited := strings.CutSuffix(sample, "\nlimit 60 10/s"); limited && !strings.Contains(rest, "key ") {
 			line, _ := zoneIn(t, "http", "http://example.com {\nthrottle pages 60 10/s {\n"+rest+"\n}\n}")

@@ -38,9 +38,7 @@ func zoneReference(t *testing.T) (entries []referenceEntry) {
 func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 	entries := zoneReference(t)
 	for i, o := range zonefile.ZoneOptions {
-		if i >= len(entries) || entries[i].name != o.Name {
-			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.Name)
-		}
+		check.Assume(t, i < len(entries) && entries[i].name == o.Name, "section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.Name)
 		e := entries[i]
 		check.Equal(t, e.line("Syntax"), "`"+strings.TrimSpace(o.Name+" "+o.Syntax)+"`", "%s: the syntax", o.Name)
 		byDefault := e.line("Default")

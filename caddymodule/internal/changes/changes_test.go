@@ -241,21 +241,18 @@ func TestFollow(t *testing.T) {
 		time.Sleep(agreed)
 		want(t, n, robber, "alice")
 		var conflict *Conflict
-		if _, _, err := n[1].Change(banOf(robber, time.Minute, "bob"), "test", false); !errors.As(err, &conflict) || conflict.By != "alice" {
-			t.Errorf("a second ban: got error %v, want a conflict with alice's", err)
-		}
+		_, _, err := n[1].Change(banOf(robber, time.Minute, "bob"), "test", false)
+		check.That(t, errors.As(err, &conflict) && conflict.By == "alice", "a second ban: got error %v, want a conflict with alice's", err)
 		n[1].change(banOf(robber, time.Minute, "bob"), true)
-		if _, _, err := n[0].Change(banOf(robber, time.Minute, "alice"), "test", false); !errors.As(err, &conflict) || conflict.By != "bob" {
-			t.Errorf("at once after it: got error %v, want a conflict with bob's", err)
-		}
+		_, _, err = n[0].Change(banOf(robber, time.Minute, "alice"), "test", false)
+		check.That(t, errors.As(err, &conflict) && conflict.By == "bob", "at once after it: got error %v, want a conflict with bob's", err)
 		time.Sleep(agreed)
 		want(t, n, robber, "bob")
 		n[2].change(unban(robber), false)
 		time.Sleep(agreed)
 		want(t, n, robber, "nobody")
-		if _, _, err := n[0].Change(unban(robber), "test", false); !errors.Is(err, ErrNothing) {
-			t.Errorf("a second end: got error %v, want ErrNothing", err)
-		}
+		_, _, err = n[0].Change(unban(robber), "test", false)
+		check.That(t, errors.Is(err, ErrNothing), "a second end: got error %v, want ErrNothing", err)
 		got := n[0].Journal()
 		check.That(t, len(got) == 3 && got[0].Action == "unban" && got[1].By == "bob" && got[1].Via == n[1].host && got[2].Via == "test", "journal of the first node: got %+v, want also what it took over", got)
 	})
@@ -318,9 +315,8 @@ func TestOutage(t *testing.T) {
 			}
 			check.That(t, n[0].change(banOf(robber, time.Hour, "alice"), false).Error != "", "got no error, want it said that the others do not know")
 			n[0].change(unban(other), false)
-			if state := n[0].State(); state.Pending != 2 || state.Error == "" {
-				t.Errorf("got %+v, want 2 changes pending, and why", state)
-			}
+			state := n[0].State()
+			check.That(t, state.Pending == 2 && state.Error != "", "got %+v, want 2 changes pending, and why", state)
 			want(t, n[:1], robber, "alice")
 			want(t, n[1:], robber, "nobody")
 			time.Sleep(time.Second)
@@ -330,9 +326,8 @@ func TestOutage(t *testing.T) {
 			time.Sleep(agreed)
 			want(t, n, robber, "bob") // who came last
 			want(t, n, other, "nobody")
-			if state := n[0].State(); state.Pending != 0 || state.Error != "" {
-				t.Errorf("after the outage: got %+v, want all told", state)
-			}
+			state = n[0].State()
+			check.That(t, state.Pending == 0 && state.Error == "", "after the outage: got %+v, want all told", state)
 		})
 	}
 }
@@ -390,9 +385,7 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 			}
 			for _, network := range networks {
 				now := numberOf(one, network)
-				if now < known[one][network] {
-					t.Errorf("seed %d, %s: a node fell from %d to %d", seed, network, known[one][network], now)
-				}
+				check.That(t, now >= known[one][network], "seed %d, %s: a node fell from %d to %d", seed, network, known[one][network], now)
 				known[one][network] = now
 			}
 		}
@@ -480,9 +473,8 @@ func TestMany(t *testing.T) {
 		check.Equal(t, len(s.backup().texts), len(all), "texts after a flush")
 		calls := n[0].link.count() + n[1].link.count() - before
 		check.That(t, calls <= 60, "got %d calls, want some for each %d texts", calls, mostPut)
-		if _, _, err := n[1].Change(banOf(robber, time.Hour, "x"), "test", false); err == nil {
-			t.Error("one more than fits: got no error, want one")
-		}
+		_, _, err := n[1].Change(banOf(robber, time.Hour, "x"), "test", false)
+		check.That(t, err != nil, "one more than fits: got no error, want one")
 		n[1].change(unban("10.0.0.0/24"), false) // which takes no room
 	})
 }
@@ -534,18 +526,15 @@ func TestKill(t *testing.T) {
 					return n
 				}
 				n := begin()
-				if told := n.change(banOf(robber, time.Hour, "alice"), false); !told.Kept || told.Shared != shared {
-					t.Errorf("got %+v, want it kept", told)
-				}
+				told := n.change(banOf(robber, time.Hour, "alice"), false)
+				check.That(t, told.Kept && told.Shared == shared, "got %+v, want it kept", told)
 				n.kill()
 				n = begin()
-				if want(t, []*node{n}, robber, "alice"); len(n.Journal()) != 1 {
-					t.Errorf("got the journal %+v, want the ban", n.Journal())
-				}
+				want(t, []*node{n}, robber, "alice")
+				check.That(t, len(n.Journal()) == 1, "got the journal %+v, want the ban", n.Journal())
 				check.OK(t, os.Mkdir(path+".new", 0o700)) // where the file is written
-				if told := n.change(unban(robber), false); told.Kept {
-					t.Errorf("without a file: got %+v, want it said that a restart undoes it", told)
-				}
+				told = n.change(unban(robber), false)
+				check.That(t, !told.Kept, "without a file: got %+v, want it said that a restart undoes it", told)
 				n.kill()
 			})
 		})
@@ -598,16 +587,13 @@ func TestFile(t *testing.T) {
 			check.Equal(t, len(c.records), test.records, "records")
 			got := strings.Join(lines(), "\n")
 			for word := range strings.SplitSeq(test.log, "|") {
-				if !strings.Contains(got, word) || test.log == "" && got != "" {
-					t.Errorf("got the log %q, want %q", got, test.log)
-				}
+				check.Contains(t, got, word, "the log")
 			}
-			if _, err := os.Stat(path + ".bad"); (err == nil) != test.aside {
-				t.Errorf("set aside: got %v, want %v", err == nil, test.aside)
-			}
-			if got := c.Journal(); name == "good" && len(got) != 1 || name != "good" && len(got) > 0 {
-				t.Errorf("got the journal %+v", got)
-			}
+			check.Equal(t, got == "", test.log == "", "the log is empty: %s", got)
+			_, err := os.Stat(path + ".bad")
+			check.That(t, (err == nil) == test.aside, "set aside: got %v, want %v", err == nil, test.aside)
+			journal := map[string]int{"good": 1}
+			check.Equal(t, len(c.Journal()), journal[name], "lines of the journal")
 		})
 	}
 }
@@ -695,9 +681,7 @@ func FuzzText(f *testing.F) {
 			return
 		}
 		same, err := decode(k.encode())
-		if err != nil || !same.same(k) || same.Name != k.Name || cmp.Compare(same.Number, k.Number) != 0 {
-			t.Errorf("got %+v, error %v, want %+v", same, err, k)
-		}
+		check.That(t, err == nil && same.same(k) && same.Name == k.Name && cmp.Compare(same.Number, k.Number) == 0, "got %+v, error %v, want %+v", same, err, k)
 		c := New()
 		c.apply([]*record{k}, k.Since)
 		c.Table.List(k.Since)

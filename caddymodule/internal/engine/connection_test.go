@@ -102,12 +102,10 @@ func TestStall(t *testing.T) {
 					}
 				})
 				resp, _, err := c.answer()
-				if took := time.Since(began); err != nil || resp.StatusCode != test.status || took > test.answered {
-					t.Errorf("got %v, %v after %v, want %d within %v", resp, err, took, test.status, test.answered)
-				}
-				if took := <-c.closed; took > test.closed {
-					t.Errorf("got the connection closed after %v, want %v", took, test.closed)
-				}
+				took := time.Since(began)
+				check.That(t, err == nil && resp.StatusCode == test.status && took <= test.answered, "got %v, %v after %v, want %d within %v", resp, err, took, test.status, test.answered)
+				took = <-c.closed
+				check.That(t, took <= test.closed, "got the connection closed after %v, want %v", took, test.closed)
 				c.Close()
 				sending.Wait()
 			})

@@ -76,9 +76,8 @@ func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
 				s := servertest.Run(t, "http:// {\nlog\nthrottle {\nzone gate {\n"+test.zone+"\n}\n}\nrespond ok\nhandle_errors {\nrespond \"own {http.throttle.support_code}\"\n}\n}")
 				c := s.From(servertest.Someone).With("Accept", test.accept)
 				for range test.before {
-					if w := c.Get("/"); w.Code != http.StatusOK || servertest.CodeOn(t, w) != "" {
-						t.Fatalf("got %d with the code %q, want it to pass without", w.Code, servertest.CodeOn(t, w))
-					}
+					w := c.Get("/")
+					check.Assume(t, w.Code == http.StatusOK && servertest.CodeOn(t, w) == "", "got %d with the code %q, want it to pass without", w.Code, servertest.CodeOn(t, w))
 				}
 				w := c.Get("/")
 				code := servertest.CodeOn(t, w)
@@ -150,12 +149,10 @@ func TestCodesSurviveAReloadThatRemovesTheZone(t *testing.T) {
 	after := servertest.Run(t, "http:// {\nthrottle other 5 1/h\nrespond ok\n}")
 	before.Stop()
 	after.From(servertest.Someone).Answers("/", http.StatusOK)
-	if got := after.Why(code); got.Refusal == nil || got.Refusal.Zone != "gate" || len(got.Buckets) != 1 || got.Buckets[0].Zone != "other" {
-		t.Errorf("got %+v, want the refusal by the zone that is gone, and the client's bucket of today", got)
-	}
-	if got := after.Why("0000-0001"); got.Refusal != nil {
-		t.Errorf("got %+v for a code that was never given, want nothing", got.Refusal)
-	}
+	got := after.Why(code)
+	check.That(t, got.Refusal != nil && got.Refusal.Zone == "gate" && len(got.Buckets) == 1 && got.Buckets[0].Zone == "other", "got %+v, want the refusal by the zone that is gone, and the client's bucket of today", got)
+	got = after.Why("0000-0001")
+	check.That(t, got.Refusal == nil, "got %+v for a code that was never given, want nothing", got.Refusal)
 }
 
 func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {

@@ -135,9 +135,7 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 		check.That(t, got == nil, "the client sees %s %q, want none", name, got)
 	}
 	zones := fmt.Sprint(servertest.Logged(seen)["zones"])
-	if got := strings.Count(zones, "settled:"); got != 4 {
-		t.Errorf("got %d settled of 4 in %s", got, zones)
-	}
+	check.Equal(t, strings.Count(zones, "settled:"), 4, "settled zones in %s", zones)
 }
 
 func TestAStoreThatIsDownLetsPassAndHidesWhatTheUpstreamTells(t *testing.T) {
@@ -149,9 +147,8 @@ func TestAStoreThatIsDownLetsPassAndHidesWhatTheUpstreamTells(t *testing.T) {
 		s.ServeHTTP(w, httptest.NewRequest("POST", "http://example.com/", strings.NewReader("[1,2]")))
 		got := w.Header()["X-Cost"]
 		check.That(t, w.Code == http.StatusOK && got == nil, "take %d fails: got %v and X-Cost %q, want 200 and none", take, w.Code, got)
-		if n, _ := s.Store.Sum(); n != 2-take {
-			t.Errorf("take %d fails: got %d settlements, want one if the zone that settles was asked", take, n)
-		}
+		n, _ := s.Store.Sum()
+		check.That(t, n == 2-take, "take %d fails: got %d settlements, want one if the zone that settles was asked", take, n)
 	}
 }
 

@@ -29,9 +29,8 @@ func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
 	count := func(v int, _ bool) (int, time.Time) { return v + 1, now.Add(time.Minute) }
 	m.Update("a", now, count)
 	m.Update("a", now, count)
-	if v, found := m.Get("a", now); v != 2 || !found || !m.Delete("a") || m.Delete("a") || m.Len() != 0 {
-		t.Errorf("got %d, %v, want 2, true and, deleted once, an empty table", v, found)
-	}
+	v, found := m.Get("a", now)
+	check.That(t, v == 2 && found && m.Delete("a") && !m.Delete("a") && m.Len() == 0, "got %d, %v, want 2, true and, deleted once, an empty table", v, found)
 }
 
 func TestAGroupHasItsPart(t *testing.T) {
@@ -59,9 +58,8 @@ func TestAGroupHasItsPart(t *testing.T) {
 			until[k] = now.Add(2 * time.Second)
 		}
 		for k, end := range until {
-			if _, found := s.Get(k, now); found != end.After(now) {
-				t.Fatalf("got entry %d found %v, which ends in %v", k, found, end.Sub(now))
-			}
+			_, found := s.Get(k, now)
+			check.Assume(t, found == end.After(now), "got entry %d found %v, which ends in %v", k, found, end.Sub(now))
 		}
 	}
 }

@@ -102,9 +102,8 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 	end := entry(OfBan, "", "203.0.113.0/24", "")
 	end.Ended = true
 	table.Apply(night, end)
-	if got := table.Load().Banned(netip.MustParseAddr("203.0.113.7"), night); got == nil || got.Note != "203.0.0.0/16" {
-		t.Errorf("without the longer one: got %+v, want the shorter one", got)
-	}
+	got := table.Load().Banned(netip.MustParseAddr("203.0.113.7"), night)
+	check.That(t, got != nil && got.Note == "203.0.0.0/16", "without the longer one: got %+v, want the shorter one", got)
 }
 
 func TestWhatNobodyCanMeanIsRefused(t *testing.T) {

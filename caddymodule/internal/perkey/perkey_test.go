@@ -230,20 +230,17 @@ func TestKeysOfOneNameShareABucket(t *testing.T) {
 	} {
 		check.Equal(t, table.Lookup(keyOf("at", test.client, test.word)).Bucket, test.want, "%s %s: the bucket", test.client, test.word)
 	}
-	if e := table.Named("@as/acme"); e.Limit != limitOf(100, 10) || e.Override != 0 {
-		t.Errorf("got %v, want the limit of gold from the first override", e)
-	}
-	if e := table.Named("@as/nobody"); e.Listed() {
-		t.Error("got a bucket that nobody shares, want none")
-	}
+	e := table.Named("@as/acme")
+	check.That(t, e.Limit == limitOf(100, 10) && e.Override == 0, "got %v, want the limit of gold from the first override", e)
+	e = table.Named("@as/nobody")
+	check.That(t, !e.Listed(), "got a bucket that nobody shares, want none")
 }
 
 func TestKeysThatShareABucketNeedTheSameLimit(t *testing.T) {
 	_, err := NewTable(tableOf("t", "x -> 1 1/s", "a -> gold => acme", "b -> 5 1/s => acme"))
 	check.Error(t, err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit", "two limits")
-	if wrong, is := errors.AsType[*option.Error](err); !is || wrong.At != 2 {
-		t.Errorf("got %+v, want it about the third override", wrong)
-	}
+	wrong, is := errors.AsType[*option.Error](err)
+	check.That(t, is && wrong.At == 2, "got %+v, want it about the third override", wrong)
 }
 
 func TestOverridesThatAreWrong(t *testing.T) {
@@ -323,9 +320,7 @@ func FuzzTable(f *testing.F) {
 			return
 		}
 		for _, l := range table.Limits() {
-			if err := l.Validate(); err != nil {
-				t.Errorf("%q: got a limit that is none: %v", config.Overrides, err)
-			}
+			check.NoError(t, l.Validate(), "%q: the limit", config.Overrides)
 		}
 		// A key that the override names must find it.
 		named, err := netip.ParsePrefix(network)

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestRefusingAllocatesLittle: the value of each header, and the text of those
@@ -17,13 +19,9 @@ func TestRefusingAllocatesLittle(t *testing.T) {
 		w, r := &discard{make(http.Header)}, request(accept)
 		got := testing.AllocsPerRun(100, func() {
 			f := Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second}
-			if err := f.Write(w, r, false); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, f.Write(w, r, false))
 			clear(w.header)
 		})
-		if got > want {
-			t.Errorf("%s: got %v allocations, want %v", accept, got, want)
-		}
+		check.That(t, got <= want, "%s: got %v allocations, want %v", accept, got, want)
 	}
 }

@@ -87,9 +87,8 @@ func TestOnlyPagesHaveStyle(t *testing.T) {
 			t.Errorf("%q: got %d bytes: %s", accept, len(body), body)
 		}
 	}
-	if got := refuse(t, &Refusal{Status: 403}, request("*/*")).Body.String(); !strings.Contains(got, languages[0].NeverReason) || strings.Contains(got, "<style>") {
-		t.Errorf("got %s", got)
-	}
+	got := refuse(t, &Refusal{Status: 403}, request("*/*")).Body.String()
+	check.That(t, strings.Contains(got, languages[0].NeverReason) && !strings.Contains(got, "<style>"), "got %s", got)
 }
 
 // hostileAccepts are as large as Caddy lets headers be.

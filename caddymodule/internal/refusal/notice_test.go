@@ -46,9 +46,8 @@ func TestTheNoticeIsInTheVisitorsLanguage(t *testing.T) {
 	} {
 		w := refuse(t, waiting, visit("GET", test.accept))
 		check.Equal(t, w.Header().Get("Content-Language"), test.want, "%.40q", test.accept)
-		if want := `<html lang="` + test.want + `">`; !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%.40q: got a page without %s", test.accept, want)
-		}
+		want := `<html lang="` + test.want + `">`
+		check.That(t, strings.Contains(w.Body.String(), want), "%.40q: got a page without %s", test.accept, want)
 	}
 }
 
@@ -91,9 +90,8 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 			for _, want := range []string{l.Title, l.Reason, strings.Split(l.Wait, "%s")[0], "175200" + l.Forms[2][len(l.Forms[2])-1]} {
 				check.Contains(t, body, want, "%s %s", method, l.Tag)
 			}
-			if got, want := strings.Contains(body, l.Reload), method == "GET"; got != want {
-				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
-			}
+			got, want := strings.Contains(body, l.Reload), method == "GET"
+			check.That(t, got == want, "%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
 		}
 		for _, text := range []string{l.Title, l.Reason, l.LogIns, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
 			check.That(t, text != "" && html.EscapeString(text) == text, "%s: got the text %q", l.Tag, text)
@@ -138,9 +136,8 @@ func TestLogInsAreTheReason(t *testing.T) {
 			}
 		}
 		f := Refusal{Status: 403, LogIns: true}
-		if body := refuse(t, &f, visit("POST", l.Tag)).Body.String(); strings.Contains(body, l.LogIns) || !strings.Contains(body, l.NeverReason) {
-			t.Errorf("%s: got %s, want %q alone if waiting does not help", l.Tag, body, l.NeverReason)
-		}
+		body := refuse(t, &f, visit("POST", l.Tag)).Body.String()
+		check.That(t, !strings.Contains(body, l.LogIns) && strings.Contains(body, l.NeverReason), "%s: got %s, want %q alone if waiting does not help", l.Tag, body, l.NeverReason)
 	}
 }
 
@@ -230,9 +227,8 @@ func TestAStyleIsPlainTextAndAColour(t *testing.T) {
 		check.That(t, err != nil, "%+.40q: got no error", style)
 	}
 	for _, style := range []Style{{Accent: "0A7F5C"}, {Accent: "#fff"}, {Title: strings.Repeat("ä", mostTitle)}, {Text: "a\n\tb" + strings.Repeat("ä", mostText-4)}} {
-		if _, err := style.Compile(); err != nil {
-			t.Errorf("%+.40q: %v", style, err)
-		}
+		_, err := style.Compile()
+		check.That(t, err == nil, "%+.40q: %v", style, err)
 	}
 }
 

@@ -259,15 +259,12 @@ func TestGRPCGoesOnOverHTTP(t *testing.T) {
 	r := request("")
 	r.Header.Set("Content-Type", "application/grpc")
 	w := httptest.NewRecorder()
-	if err := (&Refusal{Status: 425, Waits: true}).Write(w, r, true); err != nil || w.Code != 425 {
-		t.Errorf("got %d, %v, want 425", w.Code, err)
-	}
-	if err := (&Refusal{Status: 429, AsError: true}).Write(w, r, true); err == nil || w.Header()["Grpc-Status"] != nil {
-		t.Errorf("got %v, %v, want the refusal for error routes", w.Header(), err)
-	}
+	err := (&Refusal{Status: 425, Waits: true}).Write(w, r, true)
+	check.That(t, err == nil && w.Code == 425, "got %d, %v, want 425", w.Code, err)
+	err = (&Refusal{Status: 429, AsError: true}).Write(w, r, true)
+	check.That(t, err != nil && w.Header()["Grpc-Status"] == nil, "got %v, %v, want the refusal for error routes", w.Header(), err)
 	r.Header.Set("Content-Type", "application/grpcs")
 	w = httptest.NewRecorder()
-	if err := (&Refusal{Status: 429}).Write(w, r, true); err != nil || w.Code != 429 {
-		t.Errorf("got %d, %v for a type that only begins so, want 429", w.Code, err)
-	}
+	err = (&Refusal{Status: 429}).Write(w, r, true)
+	check.That(t, err == nil && w.Code == 429, "got %d, %v for a type that only begins so, want 429", w.Code, err)
 }

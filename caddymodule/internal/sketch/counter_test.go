@@ -50,9 +50,7 @@ func TestHeavyKeysAreFoundAmongAFloodOfOthers(t *testing.T) {
 	got := c.Top(3)
 	for i, key := range []string{"a", "b", "c"} {
 		check.Assume(t, got[i].Key == key, "got %v, want a, b and c", got)
-		if got[i].AtLeast > came[key] || got[i].AtLeast < came[key]*9/10 {
-			t.Errorf("got %d of key %s, want at most %d and not much less", got[i].AtLeast, key, came[key])
-		}
+		check.That(t, got[i].AtLeast <= came[key] && got[i].AtLeast >= came[key]*9/10, "got %d of key %s, want at most %d and not much less", got[i].AtLeast, key, came[key])
 	}
 	check.That(t, len(c.at) == standard && len(c.entries) == standard, "got %d and %d entries, want %d", len(c.at), len(c.entries), standard)
 }
@@ -60,9 +58,7 @@ func TestHeavyKeysAreFoundAmongAFloodOfOthers(t *testing.T) {
 // Three standard errors and a half, and near zero three keys that meet, are never exceeded.
 func TestDistinct(t *testing.T) {
 	c := new(Distinct)
-	if got := c.Estimate(); got != 0 {
-		t.Errorf("without keys: got %d", got)
-	}
+	check.Equal(t, c.Estimate(), 0, "without keys")
 	for n := range 2_000_000 {
 		c.Add(Hash(n))
 		c.Add(Hash(n / 2)) // which came before
@@ -72,9 +68,8 @@ func TestDistinct(t *testing.T) {
 			check.That(t, math.Abs(got-want) <= max(want*0.055, 5), "after %v keys: got %v, want within 5.5 %%", want, got)
 		}
 	}
-	if c.Reset(); c.Estimate() != 0 {
-		t.Errorf("after a reset: got %d", c.Estimate())
-	}
+	c.Reset()
+	check.Equal(t, c.Estimate(), 0, "after a reset")
 }
 
 func TestDistinctOfManyCallers(t *testing.T) {

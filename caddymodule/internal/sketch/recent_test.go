@@ -45,9 +45,7 @@ func TestAFewRequestsAreCountedExactly(t *testing.T) {
 	check.That(t, slices.Equal(got.Busiest, want) && got.Admitted == 100 && got.Refused == 25, "got %+v, want the busiest %v, 100 admitted and 25 refused", got, want)
 	check.Slices(t, got.MostRefused, []Sender{{"k0", 59, 25, false}}, "most refused")
 	check.Slices(t, r.Top(By24, 2, noon).Busiest, []Sender{{"10.0.0.0/24", 125, 25, false}}, "by /24, want all requests of 10.0.0.0/24")
-	if got := r.Top(ByAddress, 1, noon).Busiest; got[0].Name != "10.0.0.0" {
-		t.Errorf("by address: got %v, want 10.0.0.0", got)
-	}
+	check.Equal(t, r.Top(ByAddress, 1, noon).Busiest[0].Name, "10.0.0.0", "by address")
 }
 
 // TestTheTopTenAreFoundAmongManyClients whose requests are distributed as those of real
@@ -75,9 +73,8 @@ func TestTheTopTenAreFoundAmongManyClients(t *testing.T) {
 				share := float64(got.Busiest[i].Requests) / float64(came[fmt.Sprint(client)])
 				check.That(t, share >= 0.5 && share <= 1.5, "%d requests, seed %d, client %d: got %v times as many as it made, want about as many", requests, seed, client, share)
 			}
-			if share := float64(got.Admitted) / float64(requests); share < 0.9 || share > 1.1 {
-				t.Errorf("%d requests, seed %d: got %d, want about as many", requests, seed, got.Admitted)
-			}
+			share := float64(got.Admitted) / float64(requests)
+			check.That(t, share >= 0.9 && share <= 1.1, "%d requests, seed %d: got %d, want about as many", requests, seed, got.Admitted)
 		}
 	}
 }
@@ -117,12 +114,10 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 	} {
 		check.Slices(t, names(after), want, "after %v", after)
 	}
-	if since := r.Top(ByKey, 1, noon.Add(70*time.Second)).Since; !since.Equal(noon) {
-		t.Errorf("counted since: got %v, want %v", since, noon)
-	}
-	if since := r.Top(ByKey, 1, noon.Add(time.Hour)).Since; !since.Equal(noon.Add(59 * time.Minute)) {
-		t.Errorf("an hour later, counted since: got %v, want a minute before", since)
-	}
+	since := r.Top(ByKey, 1, noon.Add(70*time.Second)).Since
+	check.That(t, since.Equal(noon), "counted since: got %v, want %v", since, noon)
+	since = r.Top(ByKey, 1, noon.Add(time.Hour)).Since
+	check.That(t, since.Equal(noon.Add(59*time.Minute)), "an hour later, counted since: got %v, want a minute before", since)
 	r.Add(true, "new", clientAddr(1), 1, noon.Add(time.Hour))
 	check.Slices(t, names(time.Hour), []string{"new"}, "want new alone")
 }
@@ -207,9 +202,8 @@ func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 			check.Equal(t, s.Refused, 2, "%s: refusals", s.Name)
 			names = append(names, s.Name)
 		}
-		if slices.Sort(names); !slices.Equal(names, want) {
-			t.Errorf("got %q, want %q", names, want)
-		}
+		slices.Sort(names)
+		check.That(t, slices.Equal(names, want), "got %q, want %q", names, want)
 	}
 }
 
@@ -237,7 +231,6 @@ func TestFortyMillionRequestsInTwentySecondsAreCounted(t *testing.T) {
 			r.Add(false, "k", clientAddr(1), w, noon)
 		}
 	}
-	if got := r.Top(ByKey, 1, noon).Admitted; got < 36_000_000 || got > 44_000_000 {
-		t.Errorf("got %d admitted, want about 40 million; less is %d", got, r.less[0].Load())
-	}
+	got := r.Top(ByKey, 1, noon).Admitted
+	check.That(t, got >= 36_000_000 && got <= 44_000_000, "got %d admitted, want about 40 million; less is %d", got, r.less[0].Load())
 }

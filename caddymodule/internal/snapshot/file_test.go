@@ -53,9 +53,8 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 	}
 	files, _ := filepath.Glob(path + "*")
 	check.That(t, len(files) == 2, "got the files %v, want the file and its lock", files)
-	if _, err := Open(path); err == nil {
-		t.Error("opening it again: got no error, want that it is taken")
-	}
+	_, err := Open(path)
+	check.That(t, err != nil, "opening it again: got no error, want that it is taken")
 	f.Close()
 	open(t, path)
 }

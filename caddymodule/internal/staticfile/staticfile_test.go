@@ -205,23 +205,17 @@ func TestNothingThatReachesTheUpstreamMatches(t *testing.T) {
 			statics := 0
 			for _, line := range hostile() {
 				static, said, ran := s.ask(line)
-				if static && ran {
-					t.Errorf("%s is exempt, and runs the upstream", line)
-				}
+				check.That(t, !static || !ran, "%s is exempt, and runs the upstream", line)
 				check.That(t, said == ran, "%s: an upstream is said to answer: %v, want %v", line, said, ran)
 				if static {
 					statics++
 				}
 			}
-			if static, _, ran := s.ask("GET /in.css"); !static || ran {
-				t.Error("a link within the root is no static file")
-			}
-			if static, _, _ := s.ask("GET /absolute.css"); static {
-				t.Error("an absolute link is a static file")
-			}
-			if want := 2; statics != want { // GET and HEAD /style.css?/../index.php/
-				t.Errorf("got %d static files among the hostile paths, want %d", statics, want)
-			}
+			static, _, ran := s.ask("GET /in.css")
+			check.That(t, static && !ran, "a link within the root is no static file")
+			static, _, _ = s.ask("GET /absolute.css")
+			check.That(t, !static, "an absolute link is a static file")
+			check.Equal(t, statics, 2, "static files among the hostile paths: GET and HEAD /style.css?/../index.php/")
 		})
 	}
 }
@@ -236,18 +230,16 @@ func FuzzNothingThatReachesTheUpstreamMatches(f *testing.F) {
 		if strings.ContainsAny(method+target, " \r\n") {
 			t.Skip("no request line")
 		}
-		if static, _, ran := s.ask(method + " " + target); static && ran {
-			t.Errorf("%s %s is exempt, and runs the upstream", method, target)
-		}
+		static, _, ran := s.ask(method + " " + target)
+		check.That(t, !static || !ran, "%s %s is exempt, and runs the upstream", method, target)
 	})
 }
 
 func TestWithoutARootOnTheDiskNothingMatches(t *testing.T) {
 	for _, directives := range []string{"observe\nrespond ok", "root * .\nvars fs another\nobserve\nrespond ok", "root * ./missing\nobserve\nrespond ok"} {
 		s := newSite(t, directives)
-		if static, _, _ := s.ask("GET /staticfile.go"); static { // it exists in the working directory
-			t.Errorf("%s: a file of the working directory is exempt", directives)
-		}
+		static, _, _ := s.ask("GET /staticfile.go") // it exists in the working directory
+		check.That(t, !static, "%s: a file of the working directory is exempt", directives)
 	}
 }
 

@@ -148,9 +148,8 @@ func TestReloadsDoNotPutOffTheSnapshot(t *testing.T) {
 			time.Sleep(20 * time.Second)
 		}
 		s, _ := m.Snapshot(time.Now())
-		if _, err := os.Stat(file); err != nil || s.Age > time.Minute {
-			t.Errorf("after ten minutes with a reload every 20 s: the snapshot is %v old (%v), want at most 30 s", s.Age, err)
-		}
+		_, err := os.Stat(file)
+		check.That(t, err == nil && s.Age <= time.Minute, "after ten minutes with a reload every 20 s: the snapshot is %v old (%v), want at most 30 s", s.Age, err)
 		_ = m.Destruct()
 		synctest.Wait()
 	})
@@ -186,7 +185,5 @@ func TestNothingIsSavedAfterTheLastConfig(t *testing.T) {
 	pour(t, m, "b") // a request that outlives its config
 	m.save()        // as run does, if its timer and stop came together
 	after, _ := os.Stat(file)
-	if !os.SameFile(before, after) {
-		t.Error("the file was written although its lock was given up")
-	}
+	check.That(t, os.SameFile(before, after), "the file was written although its lock was given up")
 }

@@ -22,9 +22,8 @@ func TestASharedStoreIsClosedByItsLastRequest(t *testing.T) {
 		remote := &closable{Store: memstore.New(memstore.Options{})}
 		open := func(func(error)) (leakybucket.Store, error) { return remote, nil }
 		s := check.Must(ConnectStore("test", []string{t.Name()}, open))(t)
-		if other, _ := ConnectStore("test", []string{t.Name()}, open); other != s {
-			t.Error("the same options again: got another store")
-		}
+		other, _ := ConnectStore("test", []string{t.Name()}, open)
+		check.That(t, other == s, "the same options again: got another store")
 		wants := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestACodeIsReadHoweverPeopleWriteIt(t *testing.T) {
@@ -40,16 +42,13 @@ func TestACodeIsReadHoweverPeopleWriteIt(t *testing.T) {
 
 func TestARingRemembersTheLastTenThousandRefusals(t *testing.T) {
 	r := new(Ring)
-	if _, found := r.Find(1); found {
-		t.Error("got a refusal from an empty ring, want none")
-	}
+	_, found := r.Find(1)
+	check.That(t, !found, "got a refusal from an empty ring, want none")
 	looks := regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
 	codes := make([]Code, kept+100)
 	for i := range codes {
 		codes[i] = r.Add(Refusal{Key: fmt.Sprint(i)})
-		if !looks.MatchString(codes[i].String()) {
-			t.Fatalf("got the code %q, want two groups of four", codes[i])
-		}
+		check.Assume(t, looks.MatchString(codes[i].String()), "got the code %q, want two groups of four", codes[i])
 	}
 	for _, i := range []int{0, 99, 100, 5000, len(codes) - 1} {
 		refusal, found := r.Find(codes[i])
@@ -79,9 +78,7 @@ func TestARingKnowsTheLastOfAClient(t *testing.T) {
 		for _, one := range r.Of(netip.MustParsePrefix(network)) {
 			got = append(got, codes[one.Code])
 		}
-		if got := strings.Join(got, " "); got != want {
-			t.Errorf("%s: got %q, want %q", network, got, want)
-		}
+		check.Equal(t, strings.Join(got, " "), want, "%s", network)
 	}
 }
 
@@ -90,8 +87,7 @@ func TestARingKeepsALongKeyInPart(t *testing.T) {
 	for _, key := range []string{strings.Repeat("k", 1<<20), strings.Repeat("ж", 1<<10), strings.Repeat("x", 199) + "é"} {
 		refusal, _ := r.Find(r.Add(Refusal{Key: key}))
 		start, cut := strings.CutSuffix(refusal.Key, "…")
-		if n := len(start); !cut || n > longestKey || n < longestKey-3 || !utf8.ValidString(start) {
-			t.Errorf("got a key of %d bytes, want about %d of valid UTF-8", n, longestKey)
-		}
+		n := len(start)
+		check.That(t, cut && n <= longestKey && n >= longestKey-3 && utf8.ValidString(start), "got a key of %d bytes, want about %d of valid UTF-8", n, longestKey)
 	}
 }

@@ -52,9 +52,7 @@ func TestPlotsShowTheLastMinutes(t *testing.T) {
 	if got := r.Plot("pages"); len(got) != 60 || got[0].At != r.samples[1].at || got[59].Admitted != 5 {
 		t.Errorf("got %d points, %+v ... %+v, want 60 of 5/s", len(got), got[0], got[len(got)-1])
 	}
-	if got := r.Plot("other"); got != nil {
-		t.Errorf("got %v for a zone without requests, want nothing", got)
-	}
+	check.Slices(t, r.Plot("other"), nil, "of a zone without requests")
 }
 
 func TestTheFirstWarningsOfAConfigAreKeptWithTheirDetails(t *testing.T) {
@@ -77,7 +75,6 @@ func TestTheFirstWarningsOfAConfigAreKeptWithTheirDetails(t *testing.T) {
 	for logger, kept = KeepWarnings(zap.New(core)); logs.Len() < 1000; {
 		logger.Warn("a matcher of the zone fails")
 	}
-	if logger.Warn("other"); len(kept.List()) != mostAlike+1 {
-		t.Errorf("got %d warnings, want %d of one text and one of another", len(kept.List()), mostAlike)
-	}
+	logger.Warn("other")
+	check.That(t, len(kept.List()) == mostAlike+1, "got %d warnings, want %d of one text and one of another", len(kept.List()), mostAlike)
 }

@@ -64,8 +64,7 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 	s.From(servertest.Someone).Statuses(6, "/")
 	s.From("203.0.113.9:1").With("X-Api-Key", "free").Get("/")
 	got := histograms(t, s.Ctx.GetMetricsRegistry(), "caddy_throttle_level_ratio")
-	names := slices.Sorted(maps.Keys(got))
-	check.Assume(t, slices.Equal(names, []string{"quarters", "tenths"}), "got the zones %v, want both", names)
+	check.Slices(t, slices.Sorted(maps.Keys(got)), []string{"quarters", "tenths"}, "the zones")
 	// Levels of 1 to 4 quarters, twice full, and a quarter of another client.
 	for bound, want := range map[float64]uint64{.1: 0, .2: 0, .3: 2, .4: 2, .5: 3, .7: 3, .8: 4, .9: 4, 1: 7} {
 		check.Equal(t, upTo(t, got["quarters"], bound), want, "up to %v", bound)
@@ -156,7 +155,6 @@ func TestAFloodMakesNoSeries(t *testing.T) {
 	flood(0, 10)
 	want := allSeries(t, s)
 	flood(10, n)
-	if got := allSeries(t, s); !slices.Equal(got, want) {
-		t.Errorf("got %d series after %d refusals, want the %d of ten", len(got), n, len(want))
-	}
+	got := allSeries(t, s)
+	check.That(t, slices.Equal(got, want), "got %d series after %d refusals, want the %d of ten", len(got), n, len(want))
 }

@@ -109,8 +109,7 @@ func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 		} {
 			check.Equal(t, post(test.body), test.status, "%s", test.body)
 			for _, zone := range []string{"z", "beside"} {
-				got := servertest.Counted(t, telemetry.WithoutStore, zone)["without_store_total"]
-				check.That(t, got == test.total, "%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
+				check.Equal(t, servertest.Counted(t, telemetry.WithoutStore, zone)["without_store_total"], test.total, "%q: counted for zone %s", test.body, zone)
 			}
 		}
 	})
@@ -149,14 +148,12 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 				next := servertest.Run(t, fmt.Sprintf(config, store, "limit 9 1/s\ndelay"))
 				check.OK(t, next.Module().Start())
 				time.Sleep(time.Second)
-				if got := gauges(t, s); got[breaker] != want[breaker] {
-					t.Errorf("store %d is down, while %d is tried: got %v, want %v", down, store, got, want)
-				}
+				got := gauges(t, s)
+				check.That(t, got[breaker] == want[breaker], "store %d is down, while %d is tried: got %v, want %v", down, store, got, want)
 				_ = next.Module().Stop()
 				next.Stop()
-				if got := gauges(t, s); !maps.Equal(got, want) {
-					t.Errorf("store %d is down, after %d was tried: got %v, want %v", down, store, got, want)
-				}
+				got = gauges(t, s)
+				check.That(t, maps.Equal(got, want), "store %d is down, after %d was tried: got %v, want %v", down, store, got, want)
 			}
 			time.Sleep(time.Second) // for what no request waits for
 		})

@@ -62,8 +62,7 @@ func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
 	for want, running := range []map[string]bool{{}, {"was there": true}} {
 		telemetry.Unsettled.WithLabelValues("was there")
 		telemetry.DeleteOthers(running)
-		got := len(series(t, telemetry.Unsettled, "was there"))
-		check.That(t, got == want, "got %d series, want %d", got, want)
+		check.Equal(t, len(series(t, telemetry.Unsettled, "was there")), want, "series")
 	}
 }
 

@@ -211,7 +211,6 @@ func TestAListComesOverHTTPSOnly(t *testing.T) {
 	}
 	check.Equal(t, asked.Load(), 0, "requests inside")
 	stranger := &list{source: server.URL + "/good"}
-	if _, err := stranger.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("from a server with an unknown certificate: got %v, want an error", err)
-	}
+	_, err := stranger.fetch(t.Context())
+	check.That(t, err != nil && strings.Contains(err.Error(), "certificate"), "from a server with an unknown certificate: got %v, want an error", err)
 }
