@@ -168,8 +168,7 @@ func TestEveryConfigurationIsValid(t *testing.T) {
 	for p, f := range fencesOf(t, "caddyfile") {
 		valid++
 		config := wholeCaddyfile(f.text)
-		err := m.validate("caddyfile", config)
-		check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
+		check.NoError(t, m.validate("caddyfile", config), "%s:%d: the configuration\n%s", p.name, f.line, config)
 	}
 	check.That(t, valid >= 10, "got %d configurations in the documentation, want more", valid)
 }
@@ -184,8 +183,7 @@ func TestAnInvalidConfigurationIsFound(t *testing.T) {
 		"store redis localhost\n",
 		"servers {\n\ttrusted_proxies nobody\n}\n",
 	} {
-		err := m.validate("caddyfile", wholeCaddyfile(fragment))
-		check.That(t, err != nil, "got a valid configuration for\n%s", fragment)
+		check.That(t, m.validate("caddyfile", wholeCaddyfile(fragment)) != nil, "got a valid configuration for\n%s", fragment)
 	}
 }
 

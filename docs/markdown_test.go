@@ -337,9 +337,8 @@ func TestTheOrderOfEvaluationStandsOnOnePage(t *testing.T) {
 		if len(lines) == 0 {
 			continue
 		}
-		if n++; len(lines) != 5 {
-			t.Errorf("%s: got the order of evaluation\n%s\nwant five lines", p.name, strings.Join(lines, "\n"))
-		}
+		n++
+		check.That(t, len(lines) == 5, "%s: got the order of evaluation\n%s\nwant five lines", p.name, strings.Join(lines, "\n"))
 	}
 	check.Equal(t, n, 1, "the order of evaluation on pages")
 }

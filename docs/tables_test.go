@@ -216,8 +216,7 @@ func TestEveryFormOfTheDirectiveIsValid(t *testing.T) {
 				n++
 				text := blanks.ReplaceAllString("throttle"+comment.ReplaceAllString(form, ""), "")
 				text = strings.NewReplacer("[<matcher>] <zone>\n", "global\n", "[<matcher>] <zone>", "line", "<option>", "shadow", "zone <name>\n", "zone global\n").Replace(strings.TrimSpace(text) + "\n")
-				err := m.validate("caddyfile", wholeCaddyfile(filled(text)))
-				check.That(t, err == nil, "%s:%d: got %v for\n%s", p.name, f.line, err, text)
+				check.NoError(t, m.validate("caddyfile", wholeCaddyfile(filled(text))), "%s:%d:\n%s", p.name, f.line, text)
 			}
 		}
 	}

@@ -64,28 +64,20 @@ func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
 			fetches.Add(1)
 		default:
 			pages.Add(1)
-			if _, err := strconv.Atoi(r.URL.Query().Get("ms")); err != nil {
-				t.Error(err)
-			}
+			_, err := strconv.Atoi(r.URL.Query().Get("ms"))
+			check.NoError(t, err)
 		}
 	}, "", quick)
 	for name, c := range map[string]*Count{"members": &result.Member, "first": &result.First} {
-		if c.Sessions == 0 || c.Done != c.Sessions || c.Within30 != c.Wanted || c.Fetched != c.Fetches || c.Fetches != 2*c.Wanted {
-			t.Errorf("%s: got %+v, want all served", name, *c)
-		}
+		check.That(t, c.Sessions != 0 && c.Done == c.Sessions && c.Within30 == c.Wanted && c.Fetched == c.Fetches && c.Fetches == 2*c.Wanted, "%s: got %+v, want all served", name, *c)
 	}
 	check.That(t, result.Robot.Requests != 0 && result.Robot.Served == result.Robot.Requests && result.Utilisation > 0, "got %+v, want robots and a utilisation", *result)
-	if got, want := pages.Load(), int64(result.First.Wanted+result.Member.Wanted+result.Robot.Requests); got != want {
-		t.Errorf("the site got %d pages to serve, want %d", got, want)
-	}
-	if got, want := fetches.Load(), int64(result.First.Fetches+result.Member.Fetches); got != want {
-		t.Errorf("the site got %d further requests, want %d", got, want)
-	}
+	check.Equal(t, pages.Load(), int64(result.First.Wanted+result.Member.Wanted+result.Robot.Requests), "pages that the site had to serve")
+	check.Equal(t, fetches.Load(), int64(result.First.Fetches+result.Member.Fetches), "further requests")
 	addresses := 0
 	clients.Range(func(any, any) bool { addresses++; return true })
-	if want := result.Robot.Requests; addresses < want || logins.Load() == 0 {
-		t.Errorf("got %d addresses and %d logins, want a new address for each of %d robots", addresses, logins.Load(), want)
-	}
+	want := result.Robot.Requests
+	check.That(t, addresses >= want && logins.Load() != 0, "got %d addresses and %d logins, want a new address for each of %d robots", addresses, logins.Load(), want)
 }
 
 func TestPeopleComeBackAsTheErrorPageSays(t *testing.T) {
@@ -206,19 +198,15 @@ func TestWorkForNobodyIsCounted(t *testing.T) {
 			w.WriteHeader(http.StatusBadGateway) // robots get nothing
 		}
 	}, log, quick)
-	if got := result.Stretch(); math.Abs(got-0.1) > 0.001 || !result.Disturbed() {
-		t.Errorf("got pages longer by %v, want by a tenth, which is too much", got)
-	}
-	if got := result.Waste(); got < 0.05 || got > 0.95 {
-		t.Errorf("got %v of the work wasted, want that of the robots", got)
-	}
+	got := result.Stretch()
+	check.That(t, math.Abs(got-0.1) <= 0.001 && result.Disturbed(), "got pages longer by %v, want by a tenth, which is too much", got)
+	got = result.Waste()
+	check.That(t, got >= 0.05 && got <= 0.95, "got %v of the work wasted, want that of the robots", got)
 }
 
 func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trials")
-	if trials, err := Kept(file); err != nil || len(trials) > 0 {
-		t.Fatalf("got %v, %v of a file that is not there", trials, err)
-	}
+	check.Need(t, len(check.Must(Kept(file))(t)), 0, "trials of a file that is not there")
 	for _, trial := range []Trial{
 		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.1, Asked: 10, Took: 10, First: Count{Wanted: 40}}},
 		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.8, Asked: 10, Took: 10.1, First: Count{Wanted: 4, Within30: 1}}},
@@ -229,15 +217,11 @@ func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 		check.OK(t, trial.Keep(file))
 	}
 	trials := check.Must(Kept(file))(t)
-	if got := Sum(trials, "x2", "a"); got.Trials != 2 || got.Lasted != 2*time.Minute || got.Disturbed() || got.First.Share() != 0.5 || math.Abs(got.Utilised()-0.7) > 1e-9 {
-		t.Errorf("got %+v %+v, want the last trial of each seed that nothing has disturbed", got, got.Result)
-	}
-	if got := Sum(trials, "x2", "b"); got.Trials != 1 || !got.Disturbed() {
-		t.Errorf("got %+v, want the only trial", got)
-	}
-	if got := Sum(trials, "x10", "a"); got != nil {
-		t.Errorf("got %+v, want nothing", got)
-	}
+	got := Sum(trials, "x2", "a")
+	check.That(t, got.Trials == 2 && got.Lasted == 2*time.Minute && !got.Disturbed() && got.First.Share() == 0.5 && math.Abs(got.Utilised()-0.7) <= 1e-9, "got %+v %+v, want the last trial of each seed that nothing has disturbed", got, got.Result)
+	got = Sum(trials, "x2", "b")
+	check.That(t, got.Trials == 1 && got.Disturbed(), "got %+v, want the only trial", got)
+	check.Equal(t, Sum(trials, "x10", "a"), nil, "trials of other traffic")
 }
 
 func TestPeopleBehindOneAddressAreCountedApartWithTheMembersAmongThem(t *testing.T) {

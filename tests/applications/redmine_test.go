@@ -163,9 +163,7 @@ func TestRedmineChecksFewGuesses(t *testing.T) {
 				statuses := s.Attack(500, 20, func(i int) system.Request { return w.next(form, cookies, system.NetworkAddress(i%addresses), i) })
 				checked := redmineChecks(t) - before
 				t.Logf("500 guesses by %s from %d addresses: %d checked, %v by status", w.name, addresses, checked, statuses)
-				if checked > want || statuses[429]+statuses[400] == 0 {
-					t.Errorf("got %d checked and %v by status, want %d checked at most, and some of 400 or 429", checked, statuses, want)
-				}
+				check.That(t, checked <= want && statuses[429]+statuses[400] != 0, "got %d checked and %v by status, want %d checked at most, and some of 400 or 429", checked, statuses, want)
 			})
 		}
 	}

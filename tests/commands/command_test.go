@@ -87,9 +87,8 @@ func TestAListOfCrawlersIsFetchedOverHTTPS(t *testing.T) {
 		passes(from) // its bucket is full until the list is known
 		system.Eventually(t, "the list to be fetched", func() bool { return passes(from) })
 	}
-	if passes("192.0.2.16"); passes("192.0.2.16") {
-		t.Error("an address that is not on the list is exempt")
-	}
+	passes("192.0.2.16")
+	check.That(t, !passes("192.0.2.16"), "an address that is not on the list is exempt")
 }
 
 // watched has a page note what it says of its age.
@@ -111,9 +110,8 @@ func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 	b.When("that it is old", `parseInt(document.querySelector("#fresh").textContent) >= 10`)
 	b.Run("ages.length = 0")
 	b.When("its age after some time", `parseInt(document.querySelector("#fresh").textContent) >= 18`)
-	if got := chromium.Eval[[]string](b, "ages"); len(got) < 5 || chromium.Eval[bool](b, `ages.includes("live")`) {
-		t.Errorf("got %q of a Caddy that hangs, want its age alone", got)
-	}
+	got := chromium.Eval[[]string](b, "ages")
+	check.That(t, len(got) >= 5 && !chromium.Eval[bool](b, `ages.includes("live")`), "got %q of a Caddy that hangs, want its age alone", got)
 	b.When("a notice", `document.querySelector("#lost").checkVisibility() && document.querySelector("#lost").textContent.startsWith("Caddy does not answer.")`)
 	check.OK(t, s.Cmd.Process.Signal(syscall.SIGCONT))
 	b.When("a live page again", `document.querySelector("#fresh").textContent === "live" && document.querySelector("#lost").hidden`)
@@ -167,7 +165,6 @@ func TestTheJournalNamesTheClientCertificate(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	if _, journal := c.AskAdmin("GET", "/throttle/journal", ""); !strings.Contains(journal, `"via":"remote admin","by":"night shift","action":"ban"`) {
-		t.Errorf("got the journal %s, want the name of the certificate", journal)
-	}
+	_, journal := c.AskAdmin("GET", "/throttle/journal", "")
+	check.That(t, strings.Contains(journal, `"via":"remote admin","by":"night shift","action":"ban"`), "got the journal %s, want the name of the certificate", journal)
 }

@@ -130,9 +130,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		check.Equal(t, chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"), "descending", "the order by level")
 		b.Click("[data-sort=key]")
 		b.When("the first by key", "document.querySelector('#buckets-table tbody .key').textContent === 'user00'")
-		if got := chromium.Eval[[]string](b, "Array.from(document.querySelectorAll('[aria-sort]'), (head) => head.ariaSort)"); !slices.Equal(got, []string{"ascending", "none", "none"}) {
-			t.Errorf("got the orders %v, want only that by key", got)
-		}
+		check.Slices(t, chromium.Eval[[]string](b, "Array.from(document.querySelectorAll('[aria-sort]'), (head) => head.ariaSort)"), []string{"ascending", "none", "none"}, "orders, want only that by key")
 		seen := keysIn(b, "#buckets-table")
 		for range 2 {
 			b.Click("#after")
@@ -146,9 +144,8 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.When("ten keys", "document.querySelectorAll('#buckets-table tbody tr').length === 10")
 		b.Set("[name=min_fraction]", "0.75")
 		b.When("only full ones", "Array.from(document.querySelectorAll('#buckets-table tbody tr'), (row) => row.bucket.fraction).every((f) => f >= 0.75)")
-		if got := keysIn(b, "#buckets-table"); len(got) == 0 || len(got) == 10 {
-			t.Errorf("got %q, want some of the ten", got)
-		}
+		got := keysIn(b, "#buckets-table")
+		check.That(t, len(got) != 0 && len(got) != 10, "got %q, want some of the ten", got)
 		b.Set("[name=prefix]", "nobody")
 		b.When("nothing", "document.querySelector('#buckets-empty').innerText === 'No bucket matches.'")
 		sound(b)

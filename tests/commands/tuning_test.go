@@ -157,9 +157,8 @@ http://:%d {
 		return all
 	}
 	people, scrapers := visitors(20), visitors(3)
-	if p, s := visitSite(t, url, people, scrapers); p+s != 0 {
-		t.Fatalf("got %d and %d refused in shadow, want none", p, s)
-	}
+	peopleInShadow, scrapersInShadow := visitSite(t, url, people, scrapers)
+	check.Need(t, peopleInShadow+scrapersInShadow, 0, "refused in shadow")
 	sent := 0
 	for i := range people {
 		sent += (1 + i%3) * 7
@@ -202,9 +201,8 @@ http://:%d {
 	peopleRefused, scrapersRefused := visitSite(t, url, people, scrapers)
 	check.That(t, peopleRefused == 0, "got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
 	want := float64(best.RefusedRequests) / 5
-	if got := float64(scrapersRefused); math.Abs(got-want) > 0.1*want {
-		t.Errorf("got %v requests of scrapers refused, want about %v as was foretold", got, want)
-	}
+	got := float64(scrapersRefused)
+	check.That(t, math.Abs(got-want) <= 0.1*want, "got %v requests of scrapers refused, want about %v as was foretold", got, want)
 }
 
 // fiveDaysOf returns a log in which the same day has come five times, as a browser's: a day

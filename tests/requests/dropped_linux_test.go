@@ -204,12 +204,9 @@ func TestClientsThatAreOutAreDroppedBeforeTLSAndQUIC(t *testing.T) {
 		d.wantsSilence(address)
 		// A connection from before is answered, and then closed.
 		a, err := d.over(old, "/other")
-		if err != nil || a.Status != 429 || old.Dials.Load() != 1 {
-			t.Errorf("over the old connection: got %d, %v after %d dials, want 429", a.Status, err, old.Dials.Load())
-		}
-		if a, err := d.over(old, "/other"); err == nil {
-			t.Errorf("after that: got %d, want the new connection closed", a.Status)
-		}
+		check.That(t, err == nil && a.Status == 429 && old.Dials.Load() == 1, "over the old connection: got %d, %v after %d dials, want 429", a.Status, err, old.Dials.Load())
+		a, err = d.over(old, "/other")
+		check.That(t, err != nil, "after that: got %d, want the new connection closed", a.Status)
 	}
 	d.wants(200, harmless, "h1", "/other")
 	d.wants(200, harmless, "h3", "/other")

@@ -54,12 +54,10 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 	}
 
 	t.Run("logins", func(t *testing.T) {
-		if theirs, own := count(system.NewVisitor(t, "h1"), "POST", "/wp-login.php", 8); theirs != 5 || own != 5 {
-			t.Errorf("got %d of 8 logins through HAProxy and %d through throttle, want 5 of each", theirs, own)
-		}
-		if theirs, own := count(system.NewVisitor(t, "h1"), "GET", "/wp-login.php", 8); theirs != 8 || own != 8 {
-			t.Errorf("got %d of 8 forms through HAProxy and %d through throttle, want all", theirs, own)
-		}
+		theirs, own := count(system.NewVisitor(t, "h1"), "POST", "/wp-login.php", 8)
+		check.That(t, theirs == 5 && own == 5, "got %d of 8 logins through HAProxy and %d through throttle, want 5 of each", theirs, own)
+		theirs, own = count(system.NewVisitor(t, "h1"), "GET", "/wp-login.php", 8)
+		check.That(t, theirs == 8 && own == 8, "got %d of 8 forms through HAProxy and %d through throttle, want all", theirs, own)
 	})
 
 	t.Run("slots", func(t *testing.T) {

@@ -90,12 +90,10 @@ func TestAFleetFollows(t *testing.T) {
 		out := a.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice", "--note", "scraper")
 		check.Contains(t, out, "within two seconds on every Caddy of the store", "ban, want it said that it holds on all")
 		within(t, followTime, "the ban", fleet, refuses(true))
-		if out, err := b.TryThrottle("ban", "127.0.0.1", "--for", "2h", "--by", "bob"); err == nil || !strings.Contains(out, "by alice") {
-			t.Errorf("another ban on another Caddy: got %q, %v, want a conflict with alice's", out, err)
-		}
-		if out := c.Throttle("journal"); !strings.Contains(out, "alice") || !strings.Contains(out, "scraper") {
-			t.Errorf("journal of another Caddy: got %q, want alice's ban", out)
-		}
+		out, err := b.TryThrottle("ban", "127.0.0.1", "--for", "2h", "--by", "bob")
+		check.That(t, err != nil && strings.Contains(out, "by alice"), "another ban on another Caddy: got %q, %v, want a conflict with alice's", out, err)
+		out = c.Throttle("journal")
+		check.That(t, strings.Contains(out, "alice") && strings.Contains(out, "scraper"), "journal of another Caddy: got %q, want alice's ban", out)
 
 		b.kill()
 		check.OK(t, os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")))
@@ -123,9 +121,8 @@ func TestAFleetFollows(t *testing.T) {
 		within(t, 15*time.Second, "the ban after the outage", fleet, refuses(true))
 		a.Throttle("unban", "127.0.0.1")
 		within(t, followTime, "the end of the ban", fleet, refuses(false))
-		if out := a.Throttle("status"); strings.Contains(out, "not told") {
-			t.Errorf("status after the outage: got %q, want no word of it", out)
-		}
+		out = a.Throttle("status")
+		check.That(t, !strings.Contains(out, "not told"), "status after the outage: got %q, want no word of it", out)
 	})
 }
 

@@ -149,8 +149,7 @@ var nights = []struct {
 		thaw()
 		n.store.kill()
 		n.reads(0, "ban 127.25.0.0/24 --for 1h", "on this Caddy: the others are told when the store answers")
-		got := n.get(0, "127.25.0.9", "api")
-		check.That(n, got == 429, "the ban in an outage: got %d, want 429 on the Caddy that was told", got)
+		check.Equal(n, n.get(0, "127.25.0.9", "api"), 429, "the ban in an outage, on the Caddy that was told")
 		n.reads(0, "status", "Other Caddys are not told of changes now", "not been told of 1 change yet")
 		n.store.run()
 		within(n.T, 15*time.Second, "the ban after the outage", n.fleet, func(node *fleetNode) bool {
@@ -191,8 +190,7 @@ var nights = []struct {
 			n.get(0, "127.27.2.1", "page")
 			return !strings.Contains(node.Throttle("status"), "The snapshot cannot be written")
 		})
-		out := n.types(0, "unban", "127.27.1.0/24")
-		check.That(n, out == "Ended.\n", "unban: got %q, want it ended for good", out)
+		check.Equal(n, n.types(0, "unban", "127.27.1.0/24"), "Ended.\n", "unban, want it ended for good")
 	}},
 	{"13, 14 two operators, and a reload", func(n *night) {
 		n.reads(0, "limit pages x0.5 --for 1h --by alice", "holds until")

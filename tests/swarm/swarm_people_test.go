@@ -295,9 +295,8 @@ func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 		check.Assume(t, status == 200, "reloading: got %d: %s", status, message)
 	}
 	time.Sleep(2 * time.Second) // of the swarm, after the last reload
-	if status, message := running.Load(site(swarmWorkers).Caddyfile(running.Admin)); status != 200 {
-		t.Fatalf("reloading: got %d: %s", status, message)
-	}
+	status, message := running.Load(site(swarmWorkers).Caddyfile(running.Admin))
+	check.Assume(t, status == 200, "reloading: got %d: %s", status, message)
 	end()
 	all.Wait()
 	system.Eventually(t, "all slots to be free", func() bool { return running.Served(t, "php") == 0 })

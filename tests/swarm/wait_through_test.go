@@ -100,9 +100,8 @@ http://:%d, https://localhost:%d {
 	defer login.Close()
 	answers := bufio.NewReader(login)
 	fmt.Fprint(login, "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
-	if resp, err := http.ReadResponse(answers, nil); err != nil || resp.StatusCode != http.StatusContinue {
-		t.Fatalf("got %v, %v, want the body received", resp, err)
-	}
+	resp, err := http.ReadResponse(answers, nil)
+	check.Assume(t, err == nil && resp.StatusCode == http.StatusContinue, "got %v, %v, want the body received", resp, err)
 	fmt.Fprint(login, "pwd=")
 
 	began := time.Now()
@@ -124,14 +123,11 @@ http://:%d, https://localhost:%d {
 	}
 	answered := time.Since(began)
 	fmt.Fprint(login, "right")
-	if resp, err := http.ReadResponse(answers, nil); err != nil || resp.StatusCode != http.StatusOK {
-		t.Errorf("got %v, %v for a login that was being received, want 200", resp, err)
-	}
+	resp, err = http.ReadResponse(answers, nil)
+	check.That(t, err == nil && resp.StatusCode == http.StatusOK, "got %v, %v for a login that was being received, want 200", resp, err)
 	leave()
-	err = <-ended
-	check.That(t, err == nil, "got %v from caddy, want it to end by itself with code 0, long before the grace period of two minutes", err)
+	check.NoError(t, <-ended, "want Caddy to end by itself with code 0, long before the grace period of two minutes")
 	t.Logf("%d answered after %v, the end after %v", cap(waited)+cap(later), answered, time.Since(began))
 	check.That(t, len(unanswered) == 0, "got %v, want 503 with Retry-After for all", unanswered)
-	seen := upstream.Seen()
-	check.That(t, seen == 1, "got %d requests at the upstream, want the 1 that had the slot", seen)
+	check.Equal(t, upstream.Seen(), 1, "requests at the upstream, want that which had the slot")
 }
