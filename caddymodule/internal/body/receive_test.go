@@ -80,15 +80,15 @@ func TestWhatIsHeld(t *testing.T) {
 		check.That(t, err == nil && memory == want[0] && disk == want[1], "%d bytes: got %d and %d bytes held, %v, want %v", size, memory, disk, err, want)
 		_ = b.Close()
 		_ = b.Close()
-		isClosed(t, r.Body)
+		isClosed(t, r.Body, size)
 		holdsNothing(t, s)
 	}
 }
 
-func isClosed(t *testing.T, body io.Reader) {
+func isClosed(t *testing.T, body io.Reader, about ...any) {
 	t.Helper()
 	n, err := body.Read(make([]byte, 1))
-	check.That(t, n == 0 && errors.Is(err, http.ErrBodyReadAfterClose), "got %d, %v after Close, want an error", n, err)
+	check.That(t, n == 0 && errors.Is(err, http.ErrBodyReadAfterClose), "%v: got %d, %v after Close, want an error", about, n, err)
 }
 
 func TestRequestsThatAreNotReceived(t *testing.T) {
@@ -270,7 +270,7 @@ func TestClosingWhatIsPassedOn(t *testing.T) {
 		} else {
 			_ = r.Body.Close()
 		}
-		isClosed(t, r.Body)
+		isClosed(t, r.Body, "by the caller", byCaller)
 		check.Equal(t, client.closed == 0, byCaller, "the client's body is left open")
 		holdsNothing(t, s)
 	}
@@ -305,7 +305,7 @@ func TestReader(t *testing.T) {
 			check.That(t, string(some)+string(got) == data && err == nil && b.InFile() == (disk > 0), "%s, %d bytes: got %d, %v of the body, want all", name, size, len(got), err)
 			late := b.Reader()
 			_ = b.Close()
-			isClosed(t, late)
+			isClosed(t, late, name, size)
 		}
 	}
 }
