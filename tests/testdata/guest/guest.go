@@ -43,11 +43,8 @@ func (Warden) CaddyModule() caddy.ModuleInfo {
 
 // Provision joins throttle.
 func (w *Warden) Provision(ctx caddy.Context) (err error) {
-	if w.throttle, err = caddymodule.Join(ctx); err != nil {
-		return err
-	}
-	w.throttle.NeedZone(w.Zone)
-	return nil
+	w.throttle, err = caddymodule.Join(ctx)
+	return err
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
