@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/seen"
@@ -31,6 +32,8 @@ const seenSite = `http:// {
 	header Server-Timing "php;dur=3"
 	respond ok
 }`
+
+func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
 
 // report sends what the script of a page would send.
 func report(c servertest.Client, zones string) *httptest.ResponseRecorder {

@@ -199,13 +199,10 @@ func (z *Zone) prepareOverride(o *perkey.Override) error {
 	}
 	o.Parts = slices.Clone(o.Parts)
 	for at, part := range o.Parts[:min(len(o.Parts), len(z.Key.parts))] {
-		if perkey.IsDigest(part) {
-			continue
-		}
 		if err := z.Key.checkValue(at, part); err != nil {
 			return err
 		}
-		if fold := z.Key.parts[at].fold; fold != nil {
+		if fold := z.Key.parts[at].fold; fold != nil && !perkey.IsDigest(part) {
 			if o.Parts[at] = fold(part); o.Parts[at] == oddName {
 				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
 			}
@@ -227,7 +224,7 @@ func (k *Key) checkValue(at int, value string) error {
 			return option.Unknown("route", value, "", known)
 		}
 	case "host", "method", "text":
-		if read := k.parts[at].read(&s); read != value || strings.Contains(value, "*") {
+		if read := k.parts[at].read(&s); !perkey.IsDigest(value) && (read != value || strings.Contains(value, "*")) {
 			return fmt.Errorf("no request has the %s %q: want one such as %q", source, value, strings.TrimPrefix(read, "*."))
 		}
 	}

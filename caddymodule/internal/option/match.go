@@ -49,7 +49,9 @@ func CheckExempt(sets caddyhttp.RawMatcherSets) error {
 }
 
 // CheckMatcherSets checks each set of matchers.
-func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error { return checkEach("", sets, CheckMatcherSet) }
+func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
+	return checkEach("", sets, CheckMatcherSet)
+}
 
 // CheckMatcherSet refuses what the functions below do, matchers that look at the method as
 // the client sent it, and throttle_blocked, which throttle itself decides. It also checks the
