@@ -23,7 +23,8 @@ const foldBlanks = " \t\n\v\f\r\x00"
 // foldPlain makes a name lower case, without the blanks around it, and writes letters with accents
 // in one way (NFC), as MediaWiki does.
 func foldPlain(name string) string {
-	return strings.ToLower(strings.TrimSpace(strings.Trim(norm.NFC.String(name), foldBlanks)))
+	lower := strings.ToLower(norm.NFC.String(strings.TrimSpace(strings.Trim(name, foldBlanks))))
+	return norm.NFC.String(lower) // again: γῆ has a letter with an accent where ΓΗ͂ has a mark
 }
 
 // foldEmail folds an address: one form of each letter (NFKC), lower case, without blanks
