@@ -50,8 +50,8 @@ func (g *Guest) OnStart(f func(context.Context) error) {
 // is told once.
 func (g *Guest) Watch(w Watcher) { g.engine.Watch(w) }
 
-// Seen counts a client that reports, by a request, that a zone in shadow would have refused it. Reports
-// without a mark of the zone lately, and of unknown zones, do not count.
+// Seen counts a client whose request reports that a zone in shadow would have refused it. It ignores
+// unknown zones, and clients that were sent no mark of the zone lately.
 func (g *Guest) Seen(zone string, r *http.Request) {
 	if z := g.engine.Zones[zone]; z != nil {
 		z.Counts.Seen(r)

@@ -146,7 +146,7 @@ func TestARequestThatIsRefusedAfterAnUpstreamWasAskedStaysCharged(t *testing.T) 
 	}
 	servertest.WantCounts(t, "around", map[string]float64{"admitted": 2, "refused capacity": 1})
 	mean := s.Engine().InFlight["php"].State.Gate.Load().Mean
-	check.That(t, mean < time.Second, "got a mean of %v for slots, want less than what is assumed before the first was held", mean)
+	check.That(t, mean != time.Second, "got a mean of %v for slots, as is assumed before the first was held", mean)
 }
 
 // A panicky matcher panics, or fails, when the request says so.

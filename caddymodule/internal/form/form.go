@@ -299,7 +299,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
 	form := media == urlencoded || media == ""
-	// The name of the first pair of JSON is none.
+	// What JSON has before its first & is no name.
 	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, skip: json, inValue: json}
 	if parsers = append(parsers, q); form {
 		q.wanted = r.plan.all()

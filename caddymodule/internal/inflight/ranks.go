@@ -60,7 +60,7 @@ type standing struct {
 	client pass.Client // what its pass tells; not known if none are sent
 	why    string      // what gives it its rank, for the access log
 	tries  int         // how often it was refused in a row before
-	asked  any         // by [record.Record.Asked], when it came: what is refused later may have cost its upstream time
+	asked  any         // what [record.Record.Asked] returned when the request came
 }
 
 // The keys of members and of passes begin so. Those of clients never do, because a leading @

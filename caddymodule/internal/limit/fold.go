@@ -68,7 +68,7 @@ var vowelSigns = &unicode.RangeTable{R16: []unicode.Range16{
 	{0xd3e, 0xd4d, 1}, {0xdca, 0xddf, 1}, {0xe31, 0xe3a, 1}, {0xeb1, 0xebc, 1}, {0x102b, 0x1035, 1}, {0x17b6, 0x17c5, 1},
 }}
 
-// odd reports whether a letter is one that nobody types. DokuWiki leaves out symbols and numbers such
+// odd reports whether nobody types a character in a name. DokuWiki leaves out symbols and numbers such
 // as € and ².
 func odd(r rune) bool {
 	return unicode.Is(unusual, r) || unicode.IsControl(r) || r >= utf8.RuneSelf && unicode.IsSymbol(r) || unicode.IsNumber(r) && !unicode.IsDigit(r)

@@ -82,8 +82,9 @@ func WaitedIn(ctx context.Context) time.Duration {
 	return 0
 }
 
-// Asked returns what changes whenever a proxy has asked its upstream, as forward_auth does: how long
-// that took. A nil Record is that of a request which nobody refuses further in.
+// Asked returns how long the last upstream took that a proxy has asked for this request, or nil if none
+// was asked. It tells by another value that one was asked meanwhile, as by forward_auth. A nil Record
+// is that of a request that nothing further in can refuse.
 func (record *Record) Asked(r *http.Request) (took any) {
 	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && record != nil {
 		took, _ = repl.Get("http.reverse_proxy.upstream.latency")
