@@ -126,9 +126,10 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		observer.OwnHeader, rp.awaited = observer.OwnHeader || needs.OwnHeader, rp.awaited || needs.Settles
 		verdicts = append(verdicts, verdict)
 	}
+	within := record.Of(r)
+	asked := within.Asked(r)
 	err := observer.Serve(w, r, next)
 	observer.Took(rp.took)
-	within := record.Find(r.Context())
 	for _, verdict := range verdicts {
 		switch {
 		case rp.study != nil:
@@ -137,7 +138,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 				diff = due.Diff
 			}
 			rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
-		case within != nil && within.Refused:
+		case within.RefusedUnasked(r, asked):
 			_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
 		case verdict.Needs().Settles:
 			rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, observer)) })
