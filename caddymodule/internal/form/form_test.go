@@ -257,6 +257,7 @@ func TestQuery(t *testing.T) {
 		{"log=a log=a&pwd=", "log=a", "=a ="},
 		{"log=a log=b", "", "unclear absent"},
 		{"x;log=a", "", "unclear absent"},
+		{"pwd=b&log=a#b", "", "unclear =b"},
 		{strings.Repeat("&", mostFields) + "x", "", "unclear unclear"},
 	} {
 		p := planOf(t, []string{"log", "pwd"}, []string{"rows"})

@@ -77,7 +77,7 @@ func (p *pairs) end() {
 		p.named(false)
 	}
 	if p.inValue && !p.skip {
-		plain := !p.odd && !p.loose && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack
+		plain := !p.odd && !p.loose && len(p.text) <= longestValue && !bytes.ContainsAny(p.text, "\x00#") // a NUL at the end is none for Rack
 		value, whole := unescaped(p.text)
 		p.r.note(p.is, value, plain && whole)
 	}
