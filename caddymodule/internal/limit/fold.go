@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 	"unicode"
@@ -46,7 +47,8 @@ const longestName = 256
 // [unusual]. Of others, [baseLetters] are kept.
 //
 // A site in German or Danish writes ä as ae, others as a: therefore ae, oe, ue, aa, ss,
-// dh and dj count as their first letter.
+// dh and dj count as their first letter. phpBB takes letters of other scripts for the Latin ones
+// that look alike. Here only names count as Latin that have a Latin letter or digit, or could be Latin.
 func foldWordPress(name string) string {
 	name = strings.Trim(name, foldBlanks)
 	switch {
@@ -55,10 +57,11 @@ func foldWordPress(name string) string {
 	case len(name) > longestName, strings.ContainsAny(name, "<>&%"), !utf8.ValidString(name), strings.ContainsFunc(name, odd):
 		return oddName
 	}
-	if folded := doubles.ReplaceAllString(baseLetters(name), "$1$2$3$4"); folded != "" {
-		return folded
+	letters, isASCII := baseLetters(name), func(r rune) bool { return r < utf8.RuneSelf }
+	if latin := lookAlikes.Replace(letters); strings.ContainsFunc(letters, isASCII) || strings.TrimFunc(latin, isASCII) == "" {
+		letters = latin
 	}
-	return oddName
+	return cmp.Or(doubles.ReplaceAllString(letters, "$1$2$3$4"), oddName)
 }
 
 // vowelSigns are marks that a database compares. It skips nearly all others, also after letters of
@@ -75,11 +78,11 @@ func odd(r rune) bool {
 }
 
 // unusual are what a database or DokuWiki takes for usual letters, or skips: letters as marks,
-// medieval ones, those of phonetics and mathematics, and emblems.
+// medieval ones, those of phonetics and mathematics, and emblems. phpBB takes ¡ for i, and some digits
+// for others.
 var unusual = &unicode.RangeTable{
 	R16: []unicode.Range16{
-		{0xaa, 0xba, 0x10}, {0x18d, 0x18d, 1}, {0x1be, 0x1be, 1}, {0x238, 0x239, 1}, {0x2a3, 0x2ab, 1}, {0x2c7, 0x2c7, 1}, {0x345, 0x345, 1}, {0x363, 0x36f, 1}, {0x640, 0x640, 1}, {0x7fa, 0x7fa, 1}, {0x824, 0x828, 4},
-		{0x1ab0, 0x1aff, 1}, {0x1cf2, 0x1cf3, 1}, {0x1d00, 0x1dff, 1}, {0x1efa, 0x1efb, 1}, {0x2100, 0x214f, 1}, {0x2de0, 0x2dff, 1}, {0xa640, 0xa69f, 1}, {0xa720, 0xa7ff, 1}, {0xc2a0, 0xc2a0, 1}, {0xfe73, 0xfe73, 1},
+		{0xa1, 0xa1, 1}, {0xaa, 0xba, 0x10}, {0x18d, 0x18d, 1}, {0x1be, 0x1be, 1}, {0x238, 0x239, 1}, {0x2a3, 0x2ab, 1}, {0x2c7, 0x2c7, 1}, {0x345, 0x345, 1}, {0x363, 0x36f, 1}, {0x640, 0x640, 1}, {0x7fa, 0x7fa, 1}, {0x824, 0x828, 4}, {0x9ea, 0x9ed, 3}, {0xa67, 0xa6a, 3}, {0xb03, 0xb03, 1}, {0xb68, 0xb68, 1}, {0x166e, 0x166e, 1}, {0x1ab0, 0x1aff, 1}, {0x1cf2, 0x1cf3, 1}, {0x1d00, 0x1dff, 1}, {0x1efa, 0x1efb, 1}, {0x2100, 0x214f, 1}, {0x2de0, 0x2dff, 1}, {0xa640, 0xa69f, 1}, {0xa720, 0xa7ff, 1}, {0xc2a0, 0xc2a0, 1}, {0xfe73, 0xfe73, 1},
 	},
 	R32: []unicode.Range32{{0x10780, 0x107bf, 1}, {0x1d400, 0x1d7ff, 1}, {0x1f100, 0x1f1ff, 1}},
 }
@@ -138,3 +141,7 @@ var spelledOut = strings.NewReplacer(
 	"Đ", "d", "đ", "d", "Ħ", "h", "ħ", "h", "Ł", "l", "ł", "l", "Ŧ", "t", "ŧ", "t", "Ø", "o", "ø", "o", "Æ", "a", "æ", "a", "Œ", "o", "œ", "o",
 	"ァ", "ア", "ィ", "イ", "ゥ", "ウ", "ェ", "エ", "ォ", "オ", "ッ", "ツ", "ャ", "ヤ", "ュ", "ユ", "ョ", "ヨ", "ヮ", "ワ", "ヵ", "カ", "ヶ", "ケ", "ך", "כ", "ם", "מ", "ן", "נ", "ף", "פ", "ץ", "צ",
 )
+
+// lookAlikes are letters that phpBB takes for Latin ones (includes/utf/data/confusables.php), and 0,
+// since it takes that of other scripts for o.
+var lookAlikes = strings.NewReplacer(strings.Fields("α a а a ꮟ b ᖯ b с c ԁ d ᑯ d е e ք f ɡ g ց g һ h հ h ꮒ h ɪ i ɩ i ι i і i ӏ i ꭵ i ϳ j ј j յ j ᗰ m ո n ռ n 0 o ο o о o օ o ဝ o ρ p р p գ q զ q г r ѕ s ƽ s υ u ս u ʊ u ʋ u ν v ѵ v ɯ w ꮤ w ꮃ w ᗯ w х x ᕁ x ᕽ x у y ү y ყ y ꭹ y ꮍ y ᒿ 2 ꮞ 4 б 6 ȣ 8 ӕ a")...)

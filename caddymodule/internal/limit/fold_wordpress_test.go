@@ -40,6 +40,7 @@ func TestWordPressTakesTheseNamesForOne(t *testing.T) {
 		{"ひっかけ", "ヒッカケ", "ﾋｯｶｹ", "ぴつがげ", "ヒッヵヶ"},
 		{"סוף", "סופ"},
 		{"admin1", "admin١", "admin１", "admin१"},
+		{"fishbowy6", "fіѕһbоwу6", "քɩѕհᏏօᏔүб", "fιshb०ɯყ6"}, // by phpBB
 	} {
 		for _, name := range names {
 			if got, want := foldWordPress(name), foldWordPress(names[0]); got != want || got == oddName {
@@ -53,7 +54,7 @@ func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
 	for _, name := range []string{
 		"<b>admin</b>", "admin<", "a>b", "admin&x1;", "&", "%41admin", "100%", "ad\x00min", "adm\x01in", "ad\tmin", "\x7fadmin", "ad\u0085min", "\xe1dmin",
 		"\u0363dmin", "adm\u1de0in", "ꝺmin", "🅗", "admin❶", "admin〡", "ad\ufe73min", "ad\u0640min", "\u2df6дмин", "ʣ",
-		"ⓐdmin", "𝐚𝐝𝐦𝐢𝐧", "ªdmin", "ad£min", "admin²", "adm€in", "admin№", "admin⑩", "admin𝛼", "adminℵ", "admin\u02c7", "admin\uc2a0",
+		"ⓐdmin", "𝐚𝐝𝐦𝐢𝐧", "ªdmin", "ad£min", "admin²", "adm€in", "admin№", "adm¡n", "admin৭", "admin⑩", "admin𝛼", "adminℵ", "admin\u02c7", "admin\uc2a0",
 		"...", "🦊", "\u200b", "£", "\u0301", strings.Repeat("a", 257), strings.Repeat("é", 129),
 	} {
 		check.Equal(t, foldWordPress(name), oddName, "%q, want it to be odd", name)
