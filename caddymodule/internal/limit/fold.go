@@ -44,7 +44,7 @@ const longestName = 256
 // What sanitize_user takes out, such as tags, octets and entities, nobody types: names
 // with <, >, & or %, with control bytes or bytes that are no UTF-8, and those of more
 // than 256 bytes are [oddName], and so are names without a letter or digit, or with one of
-// [unusual]. Of others, [baseLetters] are kept.
+// [unusual] or *, which Redmine hands on to LDAP as a wildcard. Of others, [baseLetters] are kept.
 //
 // A site in German or Danish writes ä as ae, others as a: therefore ae, oe, ue, aa, ss,
 // dh and dj count as their first letter. phpBB takes letters of other scripts for the Latin ones
@@ -54,7 +54,7 @@ func foldWordPress(name string) string {
 	switch {
 	case name == "":
 		return ""
-	case len(name) > longestName, strings.ContainsAny(name, "<>&%"), !utf8.ValidString(name), strings.ContainsFunc(name, odd):
+	case len(name) > longestName, strings.ContainsAny(name, "<>&%*"), !utf8.ValidString(name), strings.ContainsFunc(name, odd):
 		return oddName
 	}
 	letters, isASCII := baseLetters(name), func(r rune) bool { return r < utf8.RuneSelf }
