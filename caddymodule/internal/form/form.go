@@ -24,7 +24,8 @@
 // A body is read by its type:
 //
 //   - application/x-www-form-urlencoded, or no type: pairs are split at & and at
-//     semicolons, and what is next to a semicolon is unclear, or has a NUL byte or a #, where Puma ends a query.
+//     semicolons, and what is next to a semicolon is unclear, or has a NUL byte, or a #, where
+//     Puma ends a query.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
 //   - JSON, by its type or because it begins with { or [, also after comments. Several
 //     documents may follow each other. The first key of a field may be missing, as Rails
