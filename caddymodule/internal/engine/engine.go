@@ -335,11 +335,3 @@ func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 // exiting ends when the process is about to end. Then waiting requests are
 // refused, so that Caddy does not wait for them.
 var exiting, exit = context.WithCancel(context.Background())
-
-// shutDown is called when a server begins to shut down, before it waits for its requests. Until then it
-// serves as ever: with shutdown_delay, for long after Caddy's event that it is stopping.
-func shutDown() {
-	if caddy.Exiting() {
-		exit()
-	}
-}

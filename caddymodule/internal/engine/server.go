@@ -38,7 +38,13 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	if s == nil {
 		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
 		s.look()
-		of.RegisterOnShutdown(shutDown)
+		// Until a server shuts down it serves as ever: with shutdown_delay, for long after Caddy's event
+		// that it is stopping.
+		of.RegisterOnShutdown(func() {
+			if caddy.Exiting() {
+				exit()
+			}
+		})
 		if e.servers.all[of] = s; e.servers.allRead {
 			s.readVerdicts()
 		}
