@@ -57,19 +57,20 @@ func foldWordPress(name string) string {
 	case len(name) > longestName, strings.ContainsAny(name, "<>&%*"), !utf8.ValidString(name), strings.ContainsFunc(name, odd):
 		return oddName
 	}
-	letters, isASCII := baseLetters(name), func(r rune) bool { return r < utf8.RuneSelf }
+	letters := baseLetters(name)
 	if latin := lookAlikes.Replace(letters); strings.ContainsFunc(letters, isASCII) || strings.TrimFunc(latin, isASCII) == "" {
 		letters = latin
 	}
 	return cmp.Or(doubles.ReplaceAllString(letters, "$1$2$3$4"), oddName)
 }
 
+func isASCII(r rune) bool { return r < utf8.RuneSelf }
+
 // vowelSigns are marks that a database compares. It skips nearly all others, also after letters of
 // other scripts, so that an account would have any number of names with them.
-var vowelSigns = &unicode.RangeTable{R16: []unicode.Range16{
-	{0x93e, 0x94d, 1}, {0x9be, 0x9cd, 1}, {0xa3e, 0xa4d, 1}, {0xabe, 0xacd, 1}, {0xb3e, 0xb4d, 1}, {0xbbe, 0xbcd, 1}, {0xc3e, 0xc4d, 1}, {0xcbe, 0xccd, 1},
-	{0xd3e, 0xd4d, 1}, {0xdca, 0xddf, 1}, {0xe31, 0xe3a, 1}, {0xeb1, 0xebc, 1}, {0x102b, 0x1035, 1}, {0x17b6, 0x17c5, 1},
-}}
+var vowelSigns = &unicode.RangeTable{
+	R16: []unicode.Range16{{0x93e, 0x94d, 1}, {0x9be, 0x9cd, 1}, {0xa3e, 0xa4d, 1}, {0xabe, 0xacd, 1}, {0xb3e, 0xb4d, 1}, {0xbbe, 0xbcd, 1}, {0xc3e, 0xc4d, 1}, {0xcbe, 0xccd, 1}, {0xd3e, 0xd4d, 1}, {0xdca, 0xddf, 1}, {0xe31, 0xe3a, 1}, {0xeb1, 0xebc, 1}, {0x102b, 0x1035, 1}, {0x17b6, 0x17c5, 1}},
+}
 
 // odd reports whether nobody types a character in a name. DokuWiki leaves out symbols and numbers such
 // as € and ².
