@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -358,13 +359,15 @@ func (a *anApplication) doorsAreWhatTheySeem(t *testing.T, n names) {
 	}
 }
 
-// holdsGuesses through all doors together, and as many by HTTP Basic. Somebody who has logged in
-// before gets in after them.
+// holdsGuesses through all open doors together, and as many by HTTP Basic. Somebody who has logged
+// in before gets in after them. Closed doors check no password, and Cacti answers there like after
+// a right one.
 func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int) {
 	s := a.start(t)
 	owner := browse(s, t, "203.0.113.1")
 	owner.logIn(a, n, "right")
 	form, began := a.loginForm(s, "203.0.113.2"), time.Now()
+	open := slices.DeleteFunc(slices.Clone(a.doors), func(d door) bool { return !d.open })
 	attack := func(what string, network int, most int, each func(i int, address string) system.Request) {
 		statuses := s.Attack(300, 80, func(i int) system.Request { return each(i, system.NetworkAddress(network+i%addresses)) })
 		reached := 0
@@ -376,8 +379,8 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 		check.That(t, reached <= most, "got %d, want %d at most", reached, most)
 	}
 	network := addresses * 5 // of its own, since php.log is that of all attacks
-	attack("through all doors", network, most, func(i int, address string) system.Request {
-		return a.guess(a.doors[i%len(a.doors)], n, form, address, fmt.Sprint("wrong", i))
+	attack("through open doors", network, most, func(i int, address string) system.Request {
+		return a.guess(open[i%len(open)], n, form, address, fmt.Sprint("wrong", i))
 	})
 	attack("with a second user", network+100, most, func(i int, address string) system.Request {
 		r := a.guess(a.doors[0], n, form, address, fmt.Sprint("wrong", i))
