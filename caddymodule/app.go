@@ -113,6 +113,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	if err := a.Check(); err != nil {
 		return err
 	}
+	sharing := a.OnStoreError != "" || a.StoreTimeout != 0 || a.Nodes != 0
 	a.OnStoreError = cmp.Or(a.OnStoreError, sharedstore.Local.String())
 	a.StoreTimeout = cmp.Or(a.StoreTimeout, caddy.Duration(sharedstore.DefaultTimeout))
 	a.Nodes = cmp.Or(a.Nodes, 1)
@@ -125,6 +126,9 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	}
 	switch m := module.(type) {
 	case *Memory:
+		if sharing {
+			a.engine.Warner.Warn("nodes, store_timeout and on_store_error change nothing, because each Caddy has limits of its own in memory: write store redis or store postgres to share them")
+		}
 		a.engine.UseMemory(m.use)
 	case interface{ SharedStore() *stores.SharedStore }:
 		a.engine.UseShared(m.SharedStore())

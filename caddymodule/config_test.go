@@ -116,6 +116,14 @@ func TestAGlobalZoneThatNoSiteUsesIsWarnedOf(t *testing.T) {
 	}
 }
 
+func TestOptionsOfSharedStoresBesideMemoryAreWarnedOf(t *testing.T) {
+	for options, want := range map[string]int{"nodes 3": 1, "on_store_error deny\nstore memory": 1, "nodes 3\nstore test_shared": 0, "shadow": 0} {
+		s := servertest.Run(t, "{\nthrottle {\n"+options+"\n}\n}\nhttp:// {\nthrottle site 100 1/s\n}")
+		s.Warned(t, "nodes, store_timeout and on_store_error change nothing", want)
+		s.Stop()
+	}
+}
+
 func TestAMatcherOfAnUnknownZoneIsAnErrorAtTheStart(t *testing.T) {
 	for config, want := range map[string]string{
 		"http:// {\n@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s\n}":       `throttle_blocked: unknown zone "lgoin": did you mean login?`,

@@ -92,7 +92,7 @@ type TestStore struct {
 	store *stores.SharedStore
 }
 
-var TheShared *SharedStore
+var TheShared = &SharedStore{Store: memstore.New(memstore.Options{})}
 
 func init() { caddy.RegisterModule(new(TestStore)) }
 
