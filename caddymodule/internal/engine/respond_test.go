@@ -255,7 +255,8 @@ func TestSharedCache(t *testing.T) {
 	}
 }
 
-// The body of a CONNECT may be more requests, to an upstream that answers the CONNECT as a request.
+// The body of a CONNECT may be more requests, to an upstream that answers the CONNECT as a request. One for
+// x:http://site/login has no path for matchers, and is for /login at the upstream.
 func TestCONNECTIsRefused(t *testing.T) {
 	const zone = "limit 100 1/d\nexempt {\nheader X-Free *\n}\n"
 	for name, test := range map[string]struct {
@@ -270,13 +271,16 @@ func TestCONNECTIsRefused(t *testing.T) {
 		"without a key":     {zone + "key header X-Key missing skip", "CONNECT", nil, http.StatusNotImplemented},
 		"a matcher of GET":  {zone + "match method GET", "CONNECT", nil, http.StatusNotImplemented},
 		"that has a field":  {zone + "field pwd", "CONNECT", nil, http.StatusNotImplemented},
+		"an opaque address": {zone + "match path /login*", "GET http://example.com/login", nil, http.StatusNotImplemented},
+		"one of an exempt":  {zone, "PUT http://example.com/login", []string{"X-Free", "1"}, http.StatusNotImplemented},
 		"another method":    {zone, "PUT", nil, http.StatusOK},
 		"without anything":  {zone, "GET", nil, http.StatusOK},
 		"a key by a header": {zone + "key header X-Key", "CONNECT", []string{"X-Key", "k"}, http.StatusNotImplemented},
 	} {
 		s := servertest.RunZone(t, "pages", test.zone, "respond ok")
 		r := servertest.Request(servertest.Someone, servertest.Site0, test.header...)
-		r.Method, r.Body, r.ContentLength = test.method, io.NopCloser(strings.NewReader("GET / HTTP/1.1\r\n\r\n")), 18
+		r.Method, r.URL.Opaque, _ = strings.Cut(test.method, " ")
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader("GET / HTTP/1.1\r\n\r\n")), 18
 		w := s.Do(r)
 		check.That(t, w.Code == test.want && w.Header()["Retry-After"] == nil, "%s: got %d with %v, want %d", name, w.Code, w.Header(), test.want)
 		s.Stop()

@@ -385,7 +385,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A CONNECT is refused whatever matches, but in shadow.
+// A CONNECT is refused whatever matches, but in shadow, and so is what has no path for matchers.
 func TestCONNECT(t *testing.T) {
 	for directive, want := range map[string]int{
 		"in_flight php 1":             http.StatusNotImplemented,
@@ -397,9 +397,12 @@ func TestCONNECT(t *testing.T) {
 	} {
 		s := servertest.NewFuncSite(t, directive+"\nsettle_upstream")
 		s.Serve = servertest.Says(http.StatusOK)
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, httptest.NewRequest(http.MethodConnect, "http://example.com/", strings.NewReader("body")))
-		check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%q: got %d with %v, want %d", directive, w.Code, w.Header(), want)
+		for method, opaque := range map[string]string{http.MethodConnect: "", http.MethodGet: "http://example.com/login"} {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(method, "http://example.com/", strings.NewReader("body"))
+			r.URL.Opaque = opaque
+			s.ServeHTTP(w, r)
+			check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%s, %q: got %d with %v, want %d", method, directive, w.Code, w.Header(), want)
+		}
 	}
 }
 

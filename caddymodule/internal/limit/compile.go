@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -213,7 +214,7 @@ func (z *Zone) prepareOverride(o *perkey.Override) error {
 
 // checkValue refuses a value that a part of the key never has.
 func (k *Key) checkValue(at int, value string) error {
-	s := NewSubject(&http.Request{Host: value, Method: value})
+	s := NewSubject(&http.Request{Host: value, Method: value, URL: new(url.URL)})
 	switch source := k.Sources[at].plain().Source; source {
 	case "route":
 		known := []string{otherRoute}

@@ -214,21 +214,24 @@ func (s *Subject) Early() bool {
 // for all usual methods, and otherwise a copy with the method that the upstream sees. Caddy's
 // FastCGI client sends exactly GET, HEAD and OPTIONS as they are, everything else in upper case, and
 // POST where that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
-// HTTP/2 and HTTP/3, into GET before.
+// HTTP/2 and HTTP/3, into GET before. A request for x:http://site/login counts as a CONNECT: for
+// Caddy it has no path, and an upstream gets what is after the colon.
 func judged(r *http.Request) *http.Request {
-	if r.Method == http.MethodGet || r.Method == http.MethodPost {
+	if (r.Method == http.MethodGet || r.Method == http.MethodPost) && r.URL.Opaque == "" {
 		return r
 	}
 	return asUpstream(r)
 }
 
-// asUpstream is judged for unusual methods.
+// asUpstream is judged for unusual methods and addresses.
 func asUpstream(r *http.Request) *http.Request {
 	method := r.Method
-	switch method {
-	case http.MethodHead, http.MethodOptions:
+	switch {
+	case r.URL.Opaque != "":
+		method = http.MethodConnect
+	case method == http.MethodHead, method == http.MethodOptions:
 		return r
-	case http.MethodConnect:
+	case method == http.MethodConnect:
 		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {
 			method = http.MethodGet
 		}

@@ -3,6 +3,7 @@ package limit
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -28,6 +29,7 @@ func TestWebSocketsThatOpenWithCONNECTAreGETAtTheUpstream(t *testing.T) {
 		{http.Request{Method: "connect", ProtoMajor: 3, Proto: "websocket"}, "CONNECT"},
 		{http.Request{Method: ""}, "POST"},
 	} {
+		test.r.URL = new(url.URL)
 		check.Equal(t, judged(&test.r).Method, test.want, "%+v", test.r)
 	}
 }
@@ -64,7 +66,7 @@ func TestIPv4(t *testing.T) {
 
 func TestOnlyRequestsWithOddMethodsAreCopied(t *testing.T) {
 	for method, copied := range map[string]bool{"GET": false, "POST": false, "PUT": false, "PROPFIND": false, "CONNECT": false, "get": true, "put": true} {
-		r := &http.Request{Method: method}
+		r := &http.Request{Method: method, URL: new(url.URL)}
 		s := NewSubject(r)
 		check.That(t, (s.Judged != r) == copied && s.Request == r && r.Method == method, "%s: got a copy: %v, want %v", method, s.Judged != r, copied)
 	}
