@@ -223,13 +223,13 @@ func (k *KeySource) chosen() bool {
 	return k.Source == "basic_user" || slices.Contains(NamedSources, k.Source)
 }
 
-var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri)\b`)
+var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri|method)\b`)
 
 // ClientChosen reports whether clients can get any number of buckets by making up values. One
 // part of the key is enough for that.
 func ClientChosen(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {
-		return k.chosen() || sentByClient.MatchString(k.Source)
+		return k.chosen() || k.Source == "method" || sentByClient.MatchString(k.Source)
 	})
 }
 
