@@ -225,20 +225,15 @@ func judged(r *http.Request) *http.Request {
 
 // asUpstream is judged for unusual methods and addresses.
 func asUpstream(r *http.Request) *http.Request {
-	method := r.Method
+	method := strings.ToUpper(r.Method)
 	switch {
 	case r.URL.Opaque != "":
 		method = http.MethodConnect
-	case method == http.MethodHead, method == http.MethodOptions:
-		return r
-	case method == http.MethodConnect:
-		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {
-			method = http.MethodGet
-		}
-	default:
-		if method = strings.ToUpper(method); method == "" || method == http.MethodGet {
-			method = http.MethodPost
-		}
+	case r.ProtoMajor == 2 && r.Method == http.MethodConnect && r.Header.Get(":protocol") == "websocket",
+		r.ProtoMajor == 3 && r.Method == http.MethodConnect && r.Proto == "websocket":
+		method = http.MethodGet
+	case method == "", method == http.MethodGet:
+		method = http.MethodPost
 	}
 	if method == r.Method {
 		return r
