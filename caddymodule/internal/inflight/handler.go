@@ -185,8 +185,8 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 	if v.subject.Judged.Method == http.MethodConnect {
 		return v.refuse(w, connect)
 	}
-	if v.subject.Early() && (v.Shares() || v.SlotKey != nil) {
-		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
+	if v.subject.Early() {
+		return v.refuse(w, earlyData) // the address may be forged, by which turns, places and memory are divided
 	}
 	defer v.release() // also if something panics
 	if err := v.receive(w); err != nil {

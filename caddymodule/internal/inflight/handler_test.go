@@ -2,6 +2,7 @@ package inflight_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -402,6 +403,20 @@ func TestCONNECT(t *testing.T) {
 			r.URL.Opaque = opaque
 			s.ServeHTTP(w, r)
 			check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%s, %q: got %d with %v, want %d", method, directive, w.Code, w.Header(), want)
+		}
+	}
+}
+
+// TestEarlyData is sent back, for its address may be forged, by which places in the queue and memory are divided.
+func TestEarlyData(t *testing.T) {
+	for _, directive := range []string{"in_flight php 1", "in_flight php 1 {\nwait 5s\n}", "in_flight php 1 {\nshare\n}", "in_flight php 1 client_ip"} {
+		s := servertest.NewFuncSite(t, directive+"\nsettle_upstream")
+		s.Serve = servertest.Says(http.StatusOK)
+		for done, want := range map[bool]int{false: http.StatusTooEarly, true: http.StatusOK} {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "https://example.com/", nil)
+			r.TLS = &tls.ConnectionState{HandshakeComplete: done}
+			s.ServeHTTP(w, r)
+			check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%q, after the handshake: %v: got %d with %v, want %d", directive, done, w.Code, w.Header(), want)
 		}
 	}
 }
