@@ -137,20 +137,26 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 }
 
 func (s *Store) do(ctx context.Context, c *call) error {
-	buckets := len(c.names) + len(c.settlements)
-	if buckets == 0 {
+	if c.buckets() == 0 {
 		return nil
 	}
-	if err := s.lanes.Do(ctx, struct{}{}, c, buckets); err != nil {
-		return fmt.Errorf("waiting for memcached: %w", err)
+	c.done = make(chan struct{})
+	err := s.lanes.Do(ctx, struct{}{}, c, c.buckets())
+	if err == nil {
+		select {
+		case <-c.done:
+			return c.err
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
-	return c.err
+	return fmt.Errorf("waiting for memcached: %w", err)
 }
 
 // Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	name := s.name(&leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})
-	if err := s.lanes.Do(ctx, struct{}{}, new(call), 0); err != nil { // which fails after Close
+	if err := s.lanes.Do(ctx, struct{}{}, &call{done: make(chan struct{})}, 0); err != nil { // which fails after Close
 		return err
 	}
 	if err := s.client.Delete(name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {

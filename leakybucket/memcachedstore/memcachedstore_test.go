@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 
@@ -137,4 +139,53 @@ func TestAnItemThatNobodyAskedFor(t *testing.T) {
 	decisions := make([]leakybucket.Decision, 1)
 	err := s.Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Probe: true}}, decisions)
 	check.That(t, err == nil && decisions[0].Fits && decisions[0].Level == 0, "got %+v and error %v, want an empty bucket", decisions[0], err)
+}
+
+// TestABucketThatIsLost: its takes come again, while those of other buckets wait for none of their pauses.
+func TestABucketThatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := memcache.New("127.0.0.1:1")
+		client.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			ours, servers := net.Pipe()
+			go func() {
+				for in := bufio.NewReader(servers); ; {
+					line, err := in.ReadString('\n')
+					answer := "END\r\n" // no bucket is kept
+					if strings.HasPrefix(line, "add") {
+						_, _ = in.ReadString('\n')
+						if answer = "STORED\r\n"; strings.Contains(line, "lost") {
+							answer = "NOT_STORED\r\n"
+						}
+					}
+					if err != nil {
+						return
+					}
+					_, _ = io.WriteString(servers, answer)
+				}
+			}()
+			return ours, nil
+		}
+		s := check.Must(New(client, Options{}))(t)
+		defer client.Close()
+		defer s.Close()
+		take := func(keys ...string) error {
+			var charges []leakybucket.Charge
+			for _, key := range keys {
+				charges = append(charges, leakybucket.Charge{Zone: "z", Key: key, Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1})
+			}
+			return s.Take(t.Context(), charges, make([]leakybucket.Decision, len(keys)))
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		all.Go(func() {
+			check.Is(t, take("lost", "beside"), errContended, "a bucket that is always lost")
+			check.That(t, time.Now().After(began), "got no pause between the rounds")
+		})
+		for range 3 {
+			synctest.Wait()
+			check.NoError(t, take("other"))
+		}
+		check.Equal(t, time.Since(began), 0)
+		all.Wait()
+	})
 }

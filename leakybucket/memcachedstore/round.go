@@ -2,6 +2,7 @@ package memcachedstore
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,7 +21,7 @@ import (
 )
 
 const (
-	// mostRounds is how often a call may lose to other processes.
+	// mostRounds is how often a call may lose to other processes, and again as often to give back.
 	mostRounds = 10
 
 	// longestPause is the longest pause after the first lost round; after each, it doubles.
@@ -41,7 +42,16 @@ type call struct {
 	decisions []leakybucket.Decision
 	// settlements of a call that takes charges give back what a lost round has poured.
 	settlements []settlement
+	lost        int           // rounds
+	done        chan struct{} // closed at the end
 	err         error
+}
+
+func (c *call) buckets() int { return len(c.names) + len(c.settlements) }
+
+func (c *call) end(err error) {
+	c.err = errors.Join(c.err, err)
+	close(c.done)
 }
 
 // A settlement is that of the bucket with a name.
@@ -60,42 +70,14 @@ type bucket struct {
 	err   error
 }
 
-// send answers calls.
+// send answers calls. No call waits for one that has lost a bucket, which comes again later.
 func (s *Store) send(_ struct{}, calls []*call, _ func()) {
-	if calls = s.rounds(calls); len(calls) == 0 {
-		return
-	}
-	for _, c := range calls {
-		c.err = errContended
-		if len(c.charges) == 0 {
-			c.settlements = nil
-		}
-		c.charges, c.names = nil, nil
-	}
-	s.rounds(calls) // which only give back
-}
-
-// rounds returns the calls that have lost every round.
-func (s *Store) rounds(calls []*call) []*call {
-	pause := longestPause
-	for range mostRounds {
-		if calls = s.round(calls); len(calls) == 0 {
-			break
-		}
-		<-time.After(rand.N(pause)) // so that two processes do not meet again
-		pause *= 2
-	}
-	return calls
-}
-
-// round reads all buckets, decides, and writes. It returns the calls that lost a bucket.
-func (s *Store) round(calls []*call) (again []*call) {
 	buckets, err := s.read(calls)
 	if err != nil {
 		for _, c := range calls {
-			c.err = errors.Join(c.err, err)
+			c.end(err)
 		}
-		return nil
+		return
 	}
 	now := s.now()
 	for _, c := range calls {
@@ -104,10 +86,28 @@ func (s *Store) round(calls []*call) (again []*call) {
 	s.write(buckets, now)
 	for _, c := range calls {
 		if c.ended(buckets) {
-			again = append(again, c)
+			s.sendAgain(c)
+		} else {
+			c.end(nil)
 		}
 	}
-	return again
+}
+
+// sendAgain sends a call again that has lost a bucket. One that has lost too often only gives back.
+func (s *Store) sendAgain(c *call) {
+	if c.lost++; c.lost == mostRounds && len(c.charges) > 0 {
+		c.charges, c.names, c.err = nil, nil, errContended
+	}
+	if c.lost == 2*mostRounds || c.buckets() == 0 {
+		c.err = errContended
+		c.end(nil)
+		return
+	}
+	time.AfterFunc(rand.N(longestPause<<((c.lost-1)%mostRounds)), func() { // so that two processes do not meet again
+		if err := s.lanes.Do(context.Background(), struct{}{}, c, c.buckets()); err != nil {
+			c.end(err)
+		}
+	})
 }
 
 func (s *Store) read(calls []*call) (map[string]*bucket, error) {
