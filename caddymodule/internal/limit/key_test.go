@@ -75,6 +75,7 @@ func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
 
 		{"key {header.X-Tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme"},
 		{"key {header.X-Tenant}-{method}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme/-/GET"},
+		{"key x-{host}", servertest.Request(servertest.Someone, "http://Example.COM.:80"), "x-/example.com"},
 		{"key {vars.tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme"},
 		{"key {header.X-Tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "{env.HOME}"), "{env.HOME}"},
 	} {

@@ -314,11 +314,8 @@ func (p piece) read(s *Subject) string {
 	switch p.placeholder {
 	case "http.request.method", "http.request.orig_method":
 		return Method(s)
-	case "http.request.host": // as Caddy has it, without a search for the name
-		if host, _, err := net.SplitHostPort(s.Request.Host); err == nil {
-			return host
-		}
-		return s.Request.Host
+	case "http.request.host":
+		return Host(s)
 	}
 	value, _ := s.Replacer().GetString(p.placeholder)
 	return value
