@@ -91,8 +91,11 @@ func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
 		{zone("a", "header X-Api-Key") + zone("b", "cookie session"), 2},
 		{zone("a", "header X-Api-Key client_ip"), 1},
 		{zone("a", "client_ip {path}"), 1},
-		{zone("a", "{uri}"), 1},
 		{zone("a", "client_ip method"), 1}, // PHP serves a page to GET1, GET2 and so on
+		{zone("a", "client_ip {http.request.orig_method}"), 1},
+		{zone("a", "{hostport}"), 1},
+		{zone("a", "client_ip x-{port}"), 1},
+		{zone("a", "{uri}"), 1},
 		{zone("a", "client_ip x-{method}"), 1},
 		{zone("a", "header X-Api-Key unlisted refuse\noverride some 60 1/s"), 0},
 		{zone("a", "header X-Api-Key") + zone("b", "client_ip"), 0},

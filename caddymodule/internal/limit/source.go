@@ -223,7 +223,8 @@ func (k *KeySource) chosen() bool {
 	return k.Source == "basic_user" || slices.Contains(NamedSources, k.Source)
 }
 
-var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri|method)\b`)
+// sentByClient also matches methods, which clients make up, and ports, which any host may be given.
+var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri|method|hostport|port)\b`)
 
 // ClientChosen reports whether clients can get any number of buckets by making up values. One
 // part of the key is enough for that.
