@@ -37,7 +37,7 @@ type Observer interface {
 	Warned(text string)
 }
 
-// Log returns an observer that writes to a log.
+// Log returns an observer that writes to a log, and counts nothing.
 func Log(to *slog.Logger) Observer { return logger{to} }
 
 type logger struct{ to *slog.Logger }
@@ -52,9 +52,7 @@ func (l logger) Failed(what string, err error) { l.to.Warn(what, "error", err) }
 
 func (l logger) Errors() {}
 
-func (l logger) Unsettled(zone string) {
-	l.to.Warn("settlements are lost, so their buckets keep what was reserved", "zone", zone)
-}
+func (l logger) Unsettled(string) {}
 
 func (l logger) Warned(text string) { l.to.Warn(text) }
 

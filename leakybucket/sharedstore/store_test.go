@@ -99,9 +99,10 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 			got, err := limiter.Take(t.Context(), "k", 1)
 			check.Assume(t, err == nil && got.Fits == fits, "got %+v, %v, want fits %v", got, err, fits)
 		}
-		for range 4 {
+		for range 3 {
 			take(true)
 		}
+		was := check.Must(limiter.Take(t.Context(), "k", 1))(t)
 		check.That(t, r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()}) > 3.9, "got another level, want the store asked")
 		r.down.Store(true)
 		for range 10 {
@@ -109,7 +110,10 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		}
 		for range 20 {
 			take(false)
+			_ = limiter.Settle(t.Context(), "k", was, 2)
 		}
+		synctest.Wait()
+		check.That(t, strings.Count(log.String(), "\n") <= mostReasons+1, "got a line for each settlement that is lost:\n%s", &log.Buffer)
 		r.down.Store(false)
 		time.Sleep(10 * time.Second) // virtual
 		got := r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()})
