@@ -309,6 +309,28 @@ func multipartOf(fields url.Values, file, name, content string) (body, kind stri
 	return text.String(), w.FormDataContentType()
 }
 
+// TestTheTableHoldsGuesses that answer or are sent in another way than from the form for logins, as
+// we read in the source.
+func TestTheTableHoldsGuesses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, application, target, body, cookie string }{
+		// An error that a dialog does not show is kept in a session.
+		{"Drupal's dialogs", "Drupal", "/user/login?_wrapper_format=drupal_modal", "form_id=user_login_form&name=alice&pass=wrong", "SSESS0=x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := namesOf(t, c.application)
+			zone := fmt.Sprintf("zone login {\nfield %s\nlimit 5 30/h\nrefund %s\n}", n.password, n.refund)
+			up := system.StartUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", c.cookie) })
+			s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\nthrottle {\n"+zone+"\n}\nreverse_proxy "+up.Address+"\n}\n")
+			got := statusesOf(s, 12, func(int) system.Request {
+				return system.Request{Address: "203.0.113.2", Method: "POST", Target: c.target, Body: c.body}
+			})
+			check.That(t, got[200] >= 5 && got[200] <= 6 && got[429] == 12-got[200], "got %v, want 5 of 200", got)
+		})
+	}
+}
+
 // succeeded reports whether an answer is one that is refunded.
 func (n names) succeeded(a system.Answer) bool {
 	if status, ok := strings.CutPrefix(n.refund, "status "); ok {
