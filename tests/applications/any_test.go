@@ -2,6 +2,7 @@ package applications
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -174,7 +175,7 @@ type names struct{ password, user, key, refund string }
 func namesOf(t *testing.T, application string) names {
 	t.Helper()
 	page := system.Page(t, "docs/recipes/any-application.md")
-	row := regexp.MustCompile("(?m)^\\| [*[]*" + application + "[^|]* \\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|").FindStringSubmatch(page)
+	row := regexp.MustCompile("(?m)^\\| [*[]*" + application + "[^|]* \\| `(.*?)` \\| `(.*?)` \\| (?:`(.*?)`|nothing) \\|").FindStringSubmatch(page)
 	check.Assume(t, row != nil, "got no %s in the table of any-application.md", application)
 	return names{row[1], strings.Fields(row[2])[0], row[2], row[3]}
 }
@@ -313,14 +314,16 @@ func multipartOf(fields url.Values, file, name, content string) (body, kind stri
 // we read in the source.
 func TestTheTableHoldsGuesses(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, application, target, body, cookie string }{
-		// An error that a dialog does not show is kept in a session.
-		{"Drupal's dialogs", "Drupal", "/user/login?_wrapper_format=drupal_modal", "form_id=user_login_form&name=alice&pass=wrong", "SSESS0=x"},
+	for _, c := range []struct{ application, target, body, cookie string }{
+		// A dialog does not show the error, so it is kept in a session.
+		{"Drupal", "/user/login?_wrapper_format=drupal_modal", "form_id=user_login_form&name=alice&pass=wrong", "SSESS0=x"},
+		{"phpBB's links", "/ucp.php?mode=login_link&auth_provider=db&login_link_x=1", "login=1&login_username=alice&login_password=wrong", ""},
+		{"Matomo's API", "/?module=API&method=UsersManager.createAppSpecificTokenAuth&userLogin=alice", "passwordConfirmation=wrong", ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.application, func(t *testing.T) {
 			t.Parallel()
 			n := namesOf(t, c.application)
-			zone := fmt.Sprintf("zone login {\nfield %s\nlimit 5 30/h\nrefund %s\n}", n.password, n.refund)
+			zone := fmt.Sprintf("zone login {\nfield %s\nlimit 5 30/h\nrefund %s\n}", n.password, cmp.Or(n.refund, "status 299"))
 			up := system.StartUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", c.cookie) })
 			s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\nthrottle {\n"+zone+"\n}\nreverse_proxy "+up.Address+"\n}\n")
 			got := statusesOf(s, 12, func(int) system.Request {
