@@ -319,6 +319,7 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 		{"Drupal", "/user/login?_wrapper_format=drupal_modal", "form_id=user_login_form&name=alice&pass=wrong", "SSESS0=x"},
 		{"phpBB's links", "/ucp.php?mode=login_link&auth_provider=db&login_link_x=1", "login=1&login_username=alice&login_password=wrong", ""},
 		{"Matomo's API", "/?module=API&method=UsersManager.createAppSpecificTokenAuth&userLogin=alice", "passwordConfirmation=wrong", ""},
+		{"TYPO3's website", "/", "logintype=login&user=alice&pass=wrong", ""},
 	} {
 		t.Run(c.application, func(t *testing.T) {
 			t.Parallel()
