@@ -335,6 +335,34 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 	}
 }
 
+// TestTheWorkSheetHoldsGuesses whose fields no log-in form shows, by other lines of the page.
+func TestTheWorkSheetHoldsGuesses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, line, zone, target, kind, body string
+		want                                 int // of twelve that reach the application
+	}{
+		{"nested, and many at once", "path */xmlrpc.php* */api_jsonrpc.php* /graphql*", "field password", "/zabbix/api_jsonrpc.php", "application/json-rpc", `[
+			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "a"}, "id": 1},
+			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "b"}, "id": 2}]`, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			page := system.Page(t, "docs/recipes/any-application.md")
+			check.Assume(t, strings.Contains(page, "`"+c.line+"`"), "got no %s on the page", c.line)
+			closed := ""
+			if c.want == 0 {
+				closed = "@closed " + c.line + "\nrespond @closed 403\n"
+			}
+			s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\n"+closed+"throttle {\nzone login {\n"+c.zone+"\nlimit 5 30/h\n}\n}\nrespond ok\n}\n")
+			got := statusesOf(s, 12, func(int) system.Request {
+				return system.Request{Address: "203.0.113.2", Method: "POST", Target: c.target, Body: c.body, Header: []string{"Content-Type", c.kind}}
+			})
+			check.That(t, got[200] == c.want || c.want > 0 && got[200] == c.want+1, "got %v, want %d of 200", got, c.want)
+		})
+	}
+}
+
 // succeeded reports whether an answer is one that is refunded.
 func (n names) succeeded(a system.Answer) bool {
 	if status, ok := strings.CutPrefix(n.refund, "status "); ok {
