@@ -345,6 +345,7 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 		{"nested, and many at once", "path */xmlrpc.php* */api_jsonrpc.php* /graphql*", "field password", "/zabbix/api_jsonrpc.php", "application/json-rpc", `[
 			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "a"}, "id": 1},
 			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "b"}, "id": 2}]`, 0},
+		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", system.Urlencoded, "fielda6923=alice&fieldb6923=wrong", 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
