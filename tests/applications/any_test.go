@@ -339,25 +339,27 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, line, zone, target, kind, body string
-		want                                 int // of twelve that reach the application
+		name, line, zone, target, body string
+		header                         []string
+		want                           int // of twelve that reach the application
 	}{
-		{"nested, and many at once", "path */xmlrpc.php* */api_jsonrpc.php* /graphql*", "field password", "/zabbix/api_jsonrpc.php", "application/json-rpc", `[
+		{"nested, and many at once", "path */xmlrpc.php* */api_jsonrpc.php* /graphql*", "field password", "/zabbix/api_jsonrpc.php", `[
 			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "a"}, "id": 1},
-			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "b"}, "id": 2}]`, 0},
-		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", system.Urlencoded, "fielda6923=alice&fieldb6923=wrong", 5},
+			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "b"}, "id": 2}]`, []string{"Content-Type", "application/json-rpc"}, 0},
+		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
+		{"by HTTP Digest", "match header_regexp Authorization (?i)^(basic|digest)", "match header_regexp Authorization (?i)^(basic|digest)\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			page := system.Page(t, "docs/recipes/any-application.md")
-			check.Assume(t, strings.Contains(page, "`"+c.line+"`"), "got no %s on the page", c.line)
+			check.Assume(t, strings.Contains(page, c.line), "got no %s on the page", c.line)
 			closed := ""
 			if c.want == 0 {
 				closed = "@closed " + c.line + "\nrespond @closed 403\n"
 			}
 			s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\n"+closed+"throttle {\nzone login {\n"+c.zone+"\nlimit 5 30/h\n}\n}\nrespond ok\n}\n")
 			got := statusesOf(s, 12, func(int) system.Request {
-				return system.Request{Address: "203.0.113.2", Method: "POST", Target: c.target, Body: c.body, Header: []string{"Content-Type", c.kind}}
+				return system.Request{Address: "203.0.113.2", Method: "POST", Target: c.target, Body: c.body, Header: c.header}
 			})
 			check.That(t, got[200] == c.want || c.want > 0 && got[200] == c.want+1, "got %v, want %d of 200", got, c.want)
 		})
