@@ -305,7 +305,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if parsers = append(parsers, q); form {
 		q.wanted = r.plan.all()
 	}
-	if media != urlencoded && !json {
+	// Applications that read XML from the body do not ask for its type.
+	if !json && (media != urlencoded || start[0] == '<' || bytes.HasPrefix(start, ebcdic)) {
 		declaration, _, ended := bytes.Cut(start, []byte("?>"))
 		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && (!ended || !hasASCII(bytes.ToLower(declaration))) {
 			return errUnclear
@@ -314,7 +315,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
 		words := r.plan.fields | entity
-		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: form})
+		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: form && start[0] != '<'})
 	}
 	for r.unclear != r.plan.all() {
 		data, err := next(in)

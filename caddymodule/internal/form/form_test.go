@@ -191,6 +191,11 @@ func TestField(t *testing.T) {
 		{"text in quotes", "text/plain", `x "Log": 1`, "unclear"},
 		{"text in longer quotes", "text/plain", `"a log"`, "absent"},
 		{"XML", "text/xml", "<a><log>a</log></a>", "unclear"},
+		{"XML that is called a form", formType, "\r\n<a><log>a</log></a>", "unclear"},
+		{"XML that is called a form, an attribute", formType, "<a log='b'>", "unclear"},
+		{"XML that is called a form, in UTF-16", formType, "\xff\xfe<\x00l\x00o\x00g\x00>\x00", "unclear"},
+		{"XML of no type, an attribute", "", "<a log='b'>", "unclear"},
+		{"a form like XML", formType, "<a=<log>&x='log='", "unclear"},
 		{"XML, a namespace", "text/xml", "<a:b><c:log>", "unclear"},
 		{"XML, an attribute", "text/xml", "<a log\n= 'b'>", "unclear"},
 		{"XML in UTF-16", "text/xml", "\xfe\xff\x00<\x00l\x00o\x00g\x00>", "unclear"},
@@ -242,6 +247,7 @@ func TestNestedField(t *testing.T) {
 		{"text/plain", "user[login]x=a&users[0][login]x[y]=a", "unclear unclear absent absent"}, // as PHP reads it
 		{jsonType, `{"user": ["&user[email=a&[login]=a&users[=a&"]}`, "absent absent absent unclear"},
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
+		{formType, "\x4c\x6f\xa7\x94", "unclear unclear unclear unclear"}, // XML in EBCDIC
 	} {
 		r := bodyOf(t, planOf(t, fields, nil), test.contentType, []byte(test.body))
 		check.Equal(t, r.field(0)+" "+r.field(1)+" "+r.field(2)+" "+r.field(3), test.want, "%s", test.body)
