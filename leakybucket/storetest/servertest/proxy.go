@@ -7,8 +7,7 @@ import (
 )
 
 // A Proxy is a TCP proxy in front of a server of any kind. It can lose replies,
-// go silent, and redirect new connections to another server. It is safe for
-// concurrent use.
+// and redirect new connections to another server. It is safe for concurrent use.
 type Proxy struct {
 	Addr string // host:port
 
@@ -16,8 +15,6 @@ type Proxy struct {
 	lose     func(reply []byte) bool
 
 	mu     sync.Mutex
-	awake  *sync.Cond // signalled when silent or closed changes
-	silent bool
 	closed bool
 	server string
 	conns  map[net.Conn]bool
@@ -35,7 +32,6 @@ func StartProxy(tb testing.TB, server string, lose func(reply []byte) bool) *Pro
 		tb.Fatalf("listening: %v", err)
 	}
 	p := &Proxy{Addr: listener.Addr().String(), listener: listener, server: server, lose: lose, conns: make(map[net.Conn]bool)}
-	p.awake = sync.NewCond(&p.mu)
 	tb.Cleanup(p.close)
 	go p.accept()
 	return p
@@ -46,15 +42,6 @@ func (p *Proxy) Lead(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server = server
-}
-
-// Silence stops or resumes forwarding in both directions. A silent proxy keeps
-// its connections open and accepts new ones.
-func (p *Proxy) Silence(silent bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.silent = silent
-	p.awake.Broadcast()
 }
 
 func (p *Proxy) accept() {
@@ -83,21 +70,12 @@ func (p *Proxy) forward(to, from net.Conn, lose func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		p.waitWhileSilent()
 		if n > 0 && lose != nil && lose(buf[:n]) {
 			return
 		}
 		if _, errWrite := to.Write(buf[:n]); err != nil || errWrite != nil {
 			return
 		}
-	}
-}
-
-func (p *Proxy) waitWhileSilent() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.silent && !p.closed {
-		p.awake.Wait()
 	}
 }
 
@@ -126,7 +104,6 @@ func (p *Proxy) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	p.awake.Broadcast()
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
