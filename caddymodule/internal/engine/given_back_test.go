@@ -212,7 +212,7 @@ func TestAPanicBeforeTheUpstreamIsAskedCostsNothing(t *testing.T) {
 				t.Errorf("%s: got %d, panic %v, at the upstream %v", test.name, v.Code, v.Panicked, v.Reached)
 			}
 			wantCharged(t, s, test.name, 0, 0)
-			memory, file := s.App.Engine().Control.Bodies.Held()
+			memory, file := s.Engine().Control.Bodies.Held()
 			check.That(t, memory+file == 0, "%s: got %d and %d bytes of body held, want none", test.name, memory, file)
 		})
 	}

@@ -37,7 +37,7 @@ func TestABodyWithoutRoomIsUnread(t *testing.T) {
 			return v
 		}
 		post(servertest.Office, "/") // is read, and costs 1
-		bodies := s.App.Engine().Control.Bodies
+		bodies := s.Engine().Control.Bodies
 		bodies.SetBounds(body.Bounds{Memory: 1, Files: 1})
 		defer bodies.SetBounds(body.Bounds{})
 		post("203.0.113.77", "/login") // has the bucket of unclear forms

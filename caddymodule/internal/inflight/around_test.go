@@ -31,7 +31,7 @@ func TestShadow(t *testing.T) {
 	onSite(t, "in_flight php 1 {\nwait 1m\n}", 10*time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		visits := s.Visits(2, client(1), "/")
 		now := time.Now()
-		s.App.Engine().Control.Changes.Table.Apply(now, override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: "php"}, Span: override.Span{Since: now, Until: now.Add(5 * time.Second)}})
+		s.Engine().Control.Changes.Table.Apply(now, override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: "php"}, Span: override.Span{Since: now, Until: now.Add(5 * time.Second)}})
 		visits = append(visits, s.Visit(client(1), "/"))
 		servertest.Sleep(6 * time.Second)
 		visits = append(visits, s.Visit(client(1), "/")) // the switch is over
@@ -162,7 +162,7 @@ func TestStatus(t *testing.T) {
 				s.Visit(client(n), "/")
 			}
 			var status wire.Status
-			servertest.AskAdmin(t, s.App.Engine(), http.MethodGet, "/throttle/zones", "", &status)
+			servertest.AskAdmin(t, s.Engine(), http.MethodGet, "/throttle/zones", "", &status)
 			f := status.InFlight[0]
 			check.Equal(t, fmt.Sprintf("%s: %d of %d slots, %d of %d waiting", f.Mode, f.Running, f.Slots, f.Waiting, f.Queue), want, "%s", options)
 			servertest.Sleep(time.Minute)

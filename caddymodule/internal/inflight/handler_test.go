@@ -56,7 +56,7 @@ func wantRefused(t *testing.T, v *servertest.Visit, status int, retry string) {
 // wantIdle checks that nothing of requests is held any more.
 func wantIdle(t *testing.T, s *servertest.FuncSite) {
 	t.Helper()
-	for name, l := range s.App.Engine().InFlight {
+	for name, l := range s.Engine().InFlight {
 		load := l.State.Gate.Load()
 		check.That(t, load.Running == 0 && load.Waiting == [4]int{}, "%s: got %+v, want nobody running or waiting", name, load)
 		memory, file := l.Bodies.Held()
@@ -215,7 +215,7 @@ func TestBodiesThatAreNotReceived(t *testing.T) {
 		servertest.WantCounts(t, "php", map[string]float64{"admitted": 1, "refused too_large": 1})
 	})
 	onSite(t, "in_flight php 1 {\nshare\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
-		s.App.Engine().Control.Bodies.SetBounds(body.Bounds{Request: 1 << 20, Memory: 128 << 10, Files: 128 << 10})
+		s.Engine().Control.Bodies.SetBounds(body.Bounds{Request: 1 << 20, Memory: 128 << 10, Files: 128 << 10})
 		noRoom := s.Come(long(client(1), "/", 256<<10))
 		servertest.Sleep(time.Minute)
 		wantRefused(t, noRoom, http.StatusServiceUnavailable, "1")
@@ -337,7 +337,7 @@ func TestPanics(t *testing.T) {
 // upstream may say. A matcher of its own that fails is counted where a switch puts it in shadow.
 func TestWhomTheGlobalExemptIsAsked(t *testing.T) {
 	onSite(t, "@m {\npath /slow /fails/*\nnot test_panics match\n}\nin_flight @m php 1 {\nshare\nrank member told X-User sid\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
-		e := s.App.Engine()
+		e := s.Engine()
 		e.Exempt = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"X-User": {"*"}}}, {&panics{"exempt"}}}
 		first := s.Visit(client(1), "/slow", "X-User", "admin")
 		second := s.Visit(client(2), "/slow", "X-User", "admin")
@@ -374,7 +374,7 @@ func TestErrors(t *testing.T) {
 						v.Leave()
 					}
 					servertest.Sleep(900 * time.Millisecond)
-					check.Equal(t, s.App.Engine().InFlight["php"].State.Gate.Load().Running, 1, "slots while its error page is made")
+					check.Equal(t, s.Engine().InFlight["php"].State.Gate.Load().Running, 1, "slots while its error page is made")
 					servertest.Sleep(time.Minute)
 					if !v.Ended || path == "/" && v.Code != http.StatusNotFound {
 						t.Errorf("got %d, ended %v, want 404", v.Code, v.Ended)
@@ -444,7 +444,7 @@ func TestErrorPages(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 				return nil
 			}
-			w := &slow{ResponseRecorder: httptest.NewRecorder(), running: func() int { return s.App.Engine().InFlight[name].State.Gate.Load().Running }}
+			w := &slow{ResponseRecorder: httptest.NewRecorder(), running: func() int { return s.Engine().InFlight[name].State.Gate.Load().Running }}
 			ctx, leave := context.WithCancel(t.Context())
 			s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("hello")).WithContext(ctx))
 			check.That(t, w.Code == http.StatusNotFound && w.most == test.want, "%q: got %d, and %d slots while the page is sent, want %d", test.route, w.Code, w.most, test.want)
@@ -453,7 +453,7 @@ func TestErrorPages(t *testing.T) {
 			}
 			leave()
 			synctest.Wait()
-			memory, file := s.App.Engine().Control.Bodies.Held()
+			memory, file := s.Engine().Control.Bodies.Held()
 			check.That(t, memory == 0 && file == 0, "%q: got %d and %d bytes of the body left behind", test.route, memory, file)
 		}
 	})

@@ -298,7 +298,7 @@ func TestAConversationIsNotKeptWaitingForItsBody(t *testing.T) {
 func TestARequestWithoutItsKeyIsCountedOnce(t *testing.T) {
 	s := bodyCostSite(t, "key header X-Key missing client_ip\ncost body_items\nread_body 64KiB else 50")
 	post(s, strings.NewReader("[1,2]"), 5)
-	facts := s.App.Engine().Zones["settled"].Counts.Facts()
+	facts := s.Engine().Zones["settled"].Counts.Facts()
 	check.That(t, facts.Keyless == 1 && facts.Asked == 1, "got %+v, want one request, without a key", facts)
 }
 

@@ -188,7 +188,7 @@ func decidedBy(t *testing.T, seed uint64, block string) (seen map[string]string)
 			w.WriteHeader(status)
 			return err
 		}
-		seen = witnessed(s.App)
+		seen = witnessed(s.Module())
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for n := range 150 {
 			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
@@ -267,7 +267,7 @@ func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 func TestEnforceJudgesEachClient(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := servertest.NewWaitSite(t, "throttle {\nzone half {\nlimit 2 1/d\nenforce 50\n}\nzone all {\nlimit 3 1/d\n}\n}", 0)
-		seen, chosen := witnessed(s.App), 0
+		seen, chosen := witnessed(s.Module()), 0
 		const clients = 40
 		for n := range clients {
 			client, passed := fmt.Sprint("203.0.113.", n), 0
@@ -277,7 +277,7 @@ func TestEnforceJudgesEachClient(t *testing.T) {
 				}
 			}
 			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
-			if !s.App.Engine().Zones["half"].InShadow(nil, client) {
+			if !s.Engine().Zones["half"].InShadow(nil, client) {
 				chosen++
 				want, all = 2, "admitted admitted - - - -"
 			}

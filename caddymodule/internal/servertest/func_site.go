@@ -2,7 +2,6 @@ package servertest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"net/http"
@@ -14,11 +13,9 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
@@ -32,11 +29,10 @@ import (
 // A FuncSite is a site in this process: throttle before a handler function,
 // with a store that records its calls.
 type FuncSite struct {
-	testing.TB
-	server *caddyhttp.Server
-	App    *caddymodule.App
-	Store  *FlakyStore
-	Serve  func(http.ResponseWriter, *http.Request) error // what is throttled
+	*Site
+	App   *caddymodule.App
+	Store *FlakyStore
+	Serve func(http.ResponseWriter, *http.Request) error // what is throttled
 
 	Client string // the address that requests come from
 	Exit   func() // tells the site that the process is about to end
@@ -51,11 +47,10 @@ type FuncSite struct {
 // in which they run, settle_upstream stands for serve.
 func NewFuncSite(t testing.TB, directives string) *FuncSite {
 	t.Helper()
-	t.Setenv("XDG_DATA_HOME", t.TempDir()) // of changes at run time
-	s := &FuncSite{TB: t, Store: newFlakyStore(), Client: "192.0.2.1"}
+	s := &FuncSite{Store: newFlakyStore(), Client: "192.0.2.1"}
 	s.calm.L = &s.mu
 	Latest = s
-	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`{
+	s.Site = Run(t, `{
 		throttle {
 			store memory {
 				snapshot off
@@ -66,46 +61,16 @@ func NewFuncSite(t testing.TB, directives string) *FuncSite {
 		route {
 			`+directives+`
 		}
-	}`), map[string]any{"filename": "Caddyfile"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := &caddy.Config{
-		Logging: &caddy.Logging{
-			Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
-		},
-		StorageRaw: json.RawMessage(`{"module":"memory_test"}`),
-	}
-	base, err := caddy.ProvisionContext(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Only now do the apps belong to a context that can be ended.
-	var site caddy.Config
-	if err := json.Unmarshal(adapted, &site); err != nil {
-		t.Fatal(err)
-	}
-	cfg.AppsRaw = site.AppsRaw
-	ctx, stop := caddy.NewContext(base)
-	s.stop = sync.OnceFunc(stop)
-	t.Cleanup(func() { s.stop() })
-	app, err := ctx.App("http")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.server = app.(*caddyhttp.App).Servers["srv0"]
-	if app, err = ctx.App("throttle"); err != nil {
-		t.Fatal(err)
-	}
-	s.App = app.(*caddymodule.App)
-	s.App.Engine().Store = s.Store
-	if err := s.App.Start(); err != nil {
+	}`)
+	s.Engine().Store = s.Store
+	if err := s.Module().Start(); err != nil {
 		t.Fatal(err)
 	}
 	s.stop = sync.OnceFunc(func() {
-		_ = s.App.Stop()
-		stop()
+		_ = s.Module().Stop()
+		s.Stop()
 	})
+	t.Cleanup(s.stop)
 	return s
 }
 
@@ -113,7 +78,7 @@ func NewFuncSite(t testing.TB, directives string) *FuncSite {
 func (s *FuncSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.count(+1)
 	defer s.count(-1)
-	s.server.ServeHTTP(w, r)
+	s.Server.ServeHTTP(w, r)
 }
 
 func (s *FuncSite) count(n int) {
@@ -169,15 +134,7 @@ func (s *FuncSite) Get(path string) (w *httptest.ResponseRecorder, panicked any)
 func (s *FuncSite) Level(zone string, shadow bool) float64 {
 	s.Helper()
 	s.Wait()
-	charge := leakybucket.Charge{
-		Zone: zone, Key: s.Client, Shadow: shadow, Probe: true,
-		Limit: leakybucket.Limit{Capacity: 1000, Leak: 1.0 / 86400},
-	}
-	decisions := make([]leakybucket.Decision, 1)
-	if err := s.Store.Store.Take(context.Background(), []leakybucket.Charge{charge}, decisions); err != nil {
-		s.Fatal(err)
-	}
-	return decisions[0].Level
+	return s.Fullness(zone, s.Client, 1000, 1.0/86400, shadow)
 }
 
 // WantLevel allows for the little that has leaked.
@@ -191,20 +148,7 @@ func (s *FuncSite) WantLevel(zone string, want float64) {
 // Unsettled returns how many charges of a zone were left as reserved.
 func (s *FuncSite) Unsettled(zone string) float64 {
 	s.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(telemetry.Unsettled)
-	families, err := registry.Gather()
-	if err != nil {
-		s.Fatal(err)
-	}
-	for _, family := range families {
-		for _, metric := range family.Metric {
-			if metric.Label[0].GetValue() == zone {
-				return metric.Counter.GetValue()
-			}
-		}
-	}
-	return 0
+	return Counted(s, telemetry.Unsettled, zone)["unsettled_total"]
 }
 
 // Logged returns the fields of a request in the access log.

@@ -68,7 +68,7 @@ func NewLoginSite(t testing.TB, storage, zones string) *Site {
 // NewLoginSiteWith does that with a global option.
 func NewLoginSiteWith(t testing.TB, storage, global, zones string) *Site {
 	t.Helper()
-	s := Run(t, `{
+	return Start(t, Run(t, `{
 		order login_upstream last
 		storage file_system `+storage+`
 		throttle {
@@ -81,10 +81,5 @@ func NewLoginSiteWith(t testing.TB, storage, global, zones string) *Site {
 			`+zones+`
 		}
 		login_upstream
-	}`)
-	if err := s.Module().Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Module().Stop() })
-	return s
+	}`))
 }

@@ -2,22 +2,17 @@ package servertest
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -84,8 +79,8 @@ func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite
 	t.Helper()
 	s := NewFuncSite(t, directives+"\nsettle_upstream")
 	exiting, exit := context.WithCancel(context.Background()) // virtual time stands still for what waits on a channel of the real one
-	s.Exit, s.App.Engine().Exiting = exit, exiting.Done()
-	for _, l := range s.App.Engine().InFlight {
+	s.Exit, s.Engine().Exiting = exit, exiting.Done()
+	for _, l := range s.Engine().InFlight {
 		l.Exiting = exiting
 	}
 	s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
@@ -175,48 +170,6 @@ func (s *FuncSite) Fullness(zone, key string, capacity, leak float64, shadow boo
 		s.Fatal(err)
 	}
 	return decisions[0].Level
-}
-
-// Counted returns the values of one of our metrics for a zone by its other
-// labels, without zeros.
-func Counted(t testing.TB, collector prometheus.Collector, zone string) map[string]float64 {
-	t.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	counts := make(map[string]float64)
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			var labels []string
-			found := false
-			for _, label := range metric.GetLabel() {
-				if label.GetName() == "zone" {
-					found = label.GetValue() == zone
-				} else if label.GetValue() != "" {
-					labels = append(labels, label.GetValue())
-				}
-			}
-			if n := metric.GetCounter().GetValue() + metric.GetGauge().GetValue(); found && n != 0 {
-				name := strings.TrimSpace(strings.Join(labels, " "))
-				if name == "" {
-					name = strings.TrimPrefix(family.GetName(), "caddy_throttle_")
-				}
-				counts[name] = n
-			}
-		}
-	}
-	return counts
-}
-
-// WantCounts checks how often a zone made each decision, as "decision reason".
-func WantCounts(t testing.TB, zone string, want map[string]float64) {
-	t.Helper()
-	if got := Counted(t, telemetry.Requests, zone); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("zone %s: got %v, want %v", zone, got, want)
-	}
 }
 
 // WantEmpty checks that no state of finished requests is kept.
