@@ -32,9 +32,7 @@ func nothingInDebtForgotten(tb testing.TB, open Open) {
 	levels[slowed.Charge] = 49
 	for second := 0; second < seconds; second += check.OrShort(1, 6) {
 		s.at(time.Duration(second) * time.Second)
-		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
-			s.pours(c, 0)
-		}
+		s.passing(second, 40)
 		for c, level := range levels {
 			s.wantLevel(c, max(0, level-float64(second)))
 		}
@@ -45,23 +43,11 @@ func nothingInDebtForgotten(tb testing.TB, open Open) {
 // that would have taken a day to drain, and were settled down to nothing.
 func givenBackDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	if _, ok := s.store.(store.Counter); !ok {
-		s.Log("not examined: the store is no store.Counter")
-		return
-	}
+	has[store.Counter](s)
 	for _, c := range numbered("given back", manyBuckets/2, limit(1, 1e-5), 1) {
 		s.settle(s.charged(c, 0, -1))
 	}
-	const busy = manyBuckets / 16
-	for minute := range 60 {
-		s.at(time.Duration(minute+1) * time.Minute)
-		for _, c := range numbered("busy", busy, limit(1, 1), 1) {
-			s.pours(c, 0)
-		}
-	}
-	if got := s.buckets(); got > 2*busy {
-		s.Errorf("buckets an hour after %d were given back to, with %d in use: got %d, want at most %d", manyBuckets/2, busy, got, 2*busy)
-	}
+	s.forgetsInAnHour("given back to")
 }
 
 // dropsGivenBackFirst fills a store in which half of the buckets were settled
@@ -142,9 +128,7 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 	for second := 1; second < seconds; second++ {
 		now := time.Duration(second) * time.Second
 		s.at(now)
-		for _, c := range numbered(fmt.Sprint("passing", second, "/"), check.OrShort(40, 10), limit(1, 1), 1) {
-			s.pours(c, 0)
-		}
+		s.passing(second, check.OrShort(40, 10))
 		if second < length {
 			for _, c := range append(watched, empty, probed, settled) {
 				s.blocked(c, 0, length*time.Second)
@@ -166,9 +150,7 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 
 	// A block of the second step is remembered for as long as that.
 	s.at(45 * time.Second)
-	for _, c := range numbered("passing", 40, limit(1, 1), 1) {
-		s.pours(c, 0)
-	}
+	s.passing(45, 40)
 	s.pours(watched[length], 0)
 	s.begins(watched[length], 1, 65*time.Second) // its last one was over after 30 s
 }
@@ -177,10 +159,7 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 // blocks are long over.
 func blockedDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	if _, ok := s.store.(store.Counter); !ok {
-		s.Log("not examined: the store is no store.Counter")
-		return
-	}
+	has[store.Counter](s)
 	const many = manyBuckets / 8
 	for i := range many {
 		c := brief(fmt.Sprint("blocked", i))
@@ -190,16 +169,7 @@ func blockedDisappear(tb testing.TB, open Open) {
 	}
 	s.at(19 * time.Second)
 	s.bucketsAre(2 * many)
-	const busy = manyBuckets / 16
-	for minute := range 60 {
-		s.at(time.Duration(minute+1) * time.Minute)
-		for _, c := range numbered("busy", busy, limit(1, 1), 1) {
-			s.pours(c, 0)
-		}
-	}
-	if got := s.buckets(); got > 2*busy {
-		s.Errorf("buckets an hour after %d were blocked for 10 s, with %d in use: got %d, want at most %d", 2*many, busy, got, 2*busy)
-	}
+	s.forgetsInAnHour("blocked for 10 s")
 }
 
 // dropsBlockedLast fills a store with buckets that drain in 20 s, and with some
@@ -240,6 +210,14 @@ func numbered(name string, n int, l leakybucket.Limit, cost float64) []leakybuck
 	return all
 }
 
+// passing pours into fresh buckets, as clients do who come once.
+func (s *subject) passing(second, n int) {
+	s.Helper()
+	for _, c := range numbered(fmt.Sprint("passing", second, "/"), n, limit(1, 1), 1) {
+		s.pours(c, 0)
+	}
+}
+
 // nothingLiveForgotten watches buckets drain while others come and go.
 func nothingLiveForgotten(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
@@ -258,9 +236,7 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 	s.take(charges(slow[1], charge("beside", limit(1, 1), 1)), want{poured, 50}, want{poured, 0})
 	for second := 0; second < seconds; second += check.OrShort(1, 6) {
 		s.at(time.Duration(second) * time.Second)
-		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
-			s.pours(c, 0)
-		}
+		s.passing(second, 40)
 		for _, c := range watched {
 			s.wantLevel(c, max(0, c.Cost-float64(second)))
 		}
@@ -272,11 +248,7 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 
 func countsBuckets(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
-	counter, ok := s.store.(store.Counter)
-	if !ok {
-		s.Log("not examined: the store is no store.Counter")
-		return
-	}
+	counter := has[store.Counter](s)
 	c := func(zone, key string, cost float64) leakybucket.Charge {
 		return leakybucket.Charge{Zone: zone, Key: key, Limit: limit(10, 0.01), Cost: cost}
 	}
@@ -302,13 +274,17 @@ func countsBuckets(tb testing.TB, open Open) {
 // nobody asks for again.
 func drainedDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	if _, ok := s.store.(store.Counter); !ok {
-		s.Log("not examined: the store is no store.Counter")
-		return
-	}
+	has[store.Counter](s)
 	for _, c := range numbered("drained", manyBuckets/2, limit(1, 1), 1) {
 		s.pours(c, 0)
 	}
+	s.forgetsInAnHour("drained")
+}
+
+// forgetsInAnHour wants buckets to disappear beside those that are in use.
+func (s *subject) forgetsInAnHour(were string) {
+	s.Helper()
+	before := s.buckets()
 	const busy = manyBuckets / 16
 	for minute := range 60 {
 		s.at(time.Duration(minute+1) * time.Minute)
@@ -317,7 +293,7 @@ func drainedDisappear(tb testing.TB, open Open) {
 		}
 	}
 	if got := s.buckets(); got > 2*busy {
-		s.Errorf("buckets an hour after %d were drained, with %d in use: got %d, want at most %d", manyBuckets/2, busy, got, 2*busy)
+		s.Errorf("buckets an hour after %d were %s, with %d in use: got %d, want at most %d", before, were, busy, got, 2*busy)
 	}
 }
 
@@ -337,12 +313,7 @@ func (s *subject) buckets() int {
 func eachBound(tb testing.TB, open Open, f func(s *subject, evicter store.Evicter, bound int)) {
 	for _, bound := range []int{manyBuckets, 4 * manyBuckets} {
 		s := beginHeld(tb, open, Need{MaxBuckets: bound})
-		evicter, ok := s.store.(store.Evicter)
-		if !ok {
-			s.Log("not examined: the store is no store.Evicter")
-			return
-		}
-		if f(s, evicter, bound); s.Failed() {
+		if f(s, has[store.Evicter](s), bound); s.Failed() {
 			return
 		}
 	}
@@ -426,14 +397,10 @@ func fullOfLive(tb testing.TB, open Open) {
 	})
 }
 
-// resets begins a case of a store that forgets single buckets, if it does.
+// resets begins a case of a store that forgets single buckets.
 func resets(tb testing.TB, open Open) (*subject, func(c leakybucket.Charge)) {
 	s := beginHeld(tb, open, Need{})
-	resetter, ok := s.store.(store.Resetter)
-	if !ok {
-		s.Log("not examined: the store is no store.Resetter")
-		return s, nil
-	}
+	resetter := has[store.Resetter](s)
 	return s, func(c leakybucket.Charge) {
 		s.Helper()
 		if err := resetter.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
@@ -446,9 +413,6 @@ func resets(tb testing.TB, open Open) (*subject, func(c leakybucket.Charge)) {
 // asked of the bucket.
 func resetForgets(tb testing.TB, open Open) {
 	s, reset := resets(tb, open)
-	if reset == nil {
-		return
-	}
 	k, other := guarded("k"), guarded("other")
 	s.fill(k)
 	s.begins(k, 10, time.Minute)
@@ -480,9 +444,6 @@ func resetForgets(tb testing.TB, open Open) {
 // resetOne: nothing else is touched, and nothing needs to be there.
 func resetOne(tb testing.TB, open Open) {
 	s, reset := resets(tb, open)
-	if reset == nil {
-		return
-	}
 	k := guarded("k")
 	elsewhere := k
 	elsewhere.Zone = "elsewhere"

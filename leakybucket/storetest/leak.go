@@ -166,9 +166,7 @@ func changedLeakKept(tb testing.TB, open Open) {
 	}
 	for second := 2; second <= seconds; second++ {
 		s.at(time.Duration(second) * time.Second)
-		for _, c := range numbered(fmt.Sprint("passing", second, "/"), 40, limit(1, 1), 1) {
-			s.pours(c, 0)
-		}
+		s.passing(second, 40)
 	}
 	for i := range many {
 		s.wantLevel(k("poured", i, 0.1, 0), 31-0.1*(seconds-1))

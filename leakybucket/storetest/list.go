@@ -13,15 +13,11 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
-// lists begins a case of a store that goes through its buckets, if it does. The
-// result of list says what is kept of each.
+// lists begins a case of a store that goes through its buckets. The result of list says what is
+// kept of each.
 func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow bool) map[string]store.Entry) {
 	s := beginHeld(tb, open, Need{})
-	lister, ok := s.store.(store.Lister)
-	if !ok {
-		s.Log("not examined: the store is no store.Lister")
-		return s, nil
-	}
+	lister := has[store.Lister](s)
 	return s, func(zone, prefix string, shadow bool) map[string]store.Entry {
 		s.Helper()
 		found := make(map[string]store.Entry)
@@ -40,9 +36,6 @@ func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow
 // level, block and the time. Patterns of a store mean nothing in a prefix.
 func listsZone(tb testing.TB, open Open) {
 	s, list := lists(tb, open)
-	if list == nil {
-		return
-	}
 	for _, key := range []string{"a/1", "a/2", "a", "b", "a*", "a[1]", "a?", "A", "a\\"} {
 		s.pours(guarded(key), 0)
 	}
@@ -85,9 +78,6 @@ func listsZone(tb testing.TB, open Open) {
 // listsMany: none is missed.
 func listsMany(tb testing.TB, open Open) {
 	s, list := lists(tb, open)
-	if list == nil {
-		return
-	}
 	const many = 2500
 	s.poursMany("", many)
 	zone := guarded("").Zone
@@ -114,10 +104,8 @@ func (s *subject) poursMany(prefix string, many int) {
 // listsInPages: what is kept from the first page to the last is in one of them, though
 // buckets come and go between them, so that a store has to move those that stay.
 func listsInPages(tb testing.TB, open Open) {
-	s, list := lists(tb, open)
-	if list == nil {
-		return
-	}
+	s := beginHeld(tb, open, Need{})
+	lister := has[store.Lister](s)
 	const stay, leave, want = 300, 300, 40
 	s.poursMany("m", stay)
 	s.poursMany("a", leave)
@@ -125,7 +113,7 @@ func listsInPages(tb testing.TB, open Open) {
 	of := store.Filter{Zone: guarded("").Zone, Scan: want}
 	listed, cursor, pages := make(map[string]bool), "", 0
 	for ; pages == 0 || cursor != ""; pages++ {
-		some, next, err := s.store.(store.Lister).List(context.Background(), of, cursor)
+		some, next, err := lister.List(context.Background(), of, cursor)
 		if err != nil {
 			s.Fatalf("page %d: got error %v, want none", pages, err)
 		}
@@ -158,12 +146,10 @@ func listsInPages(tb testing.TB, open Open) {
 
 // refusesCursors: a listing does not begin anew unasked.
 func refusesCursors(tb testing.TB, open Open) {
-	s, list := lists(tb, open)
-	if list == nil {
-		return
-	}
+	s := beginHeld(tb, open, Need{})
+	lister := has[store.Lister](s)
 	for _, cursor := range []string{"no cursor", "-1", "0", "%00", "'"} {
-		_, _, err := s.store.(store.Lister).List(context.Background(), store.Filter{Zone: "z", Scan: 10}, cursor)
+		_, _, err := lister.List(context.Background(), store.Filter{Zone: "z", Scan: 10}, cursor)
 		if !errors.Is(err, store.ErrBadCursor) {
 			s.Errorf("cursor %q: got error %v, want one that wraps ErrBadCursor", cursor, err)
 		}

@@ -19,13 +19,10 @@ type registrySubject struct {
 	last     int64 // the mark of the last write
 }
 
-// registries begins a case of a store that is a registry, if it is.
-func registries(tb testing.TB, open Open) (s registrySubject, ok bool) {
-	s.subject = beginHeld(tb, open, Need{})
-	if s.registry, ok = s.store.(store.Registry); !ok {
-		s.Log("not examined: the store is no store.Registry")
-	}
-	return s, ok
+// registries begins a case of a store that is a registry.
+func registries(tb testing.TB, open Open) registrySubject {
+	s := beginHeld(tb, open, Need{})
+	return registrySubject{subject: s, registry: has[store.Registry](s)}
 }
 
 // puts writes texts, and wants a new mark if that changes anything.
@@ -58,10 +55,7 @@ func text(name string, number int64, content string) store.Text {
 // highestStands: of two texts of one name the one with the higher number is kept, in whatever
 // order they come.
 func highestStands(tb testing.TB, open Open) {
-	s, ok := registries(tb, open)
-	if !ok {
-		return
-	}
+	s := registries(tb, open)
 	s.has()
 	bytes := "\x01 any \"text\" of\n bytes \xff \xc3\xbc"
 	a, b := text("a", 5, bytes), text("b/\xff %", int64(epoch)+100, "2")
@@ -77,10 +71,7 @@ func highestStands(tb testing.TB, open Open) {
 
 // textsEnd: what has ended is neither returned nor written.
 func textsEnd(tb testing.TB, open Open) {
-	s, ok := registries(tb, open)
-	if !ok {
-		return
-	}
+	s := registries(tb, open)
 	brief, long := text("a", 1, "brief"), text("b", 1, "long")
 	brief.End = epoch.Add(time.Minute)
 	s.puts(true, brief, long)
@@ -96,10 +87,7 @@ func textsEnd(tb testing.TB, open Open) {
 
 // manyTexts: no more are returned than a process can use, and it learns of the others.
 func manyTexts(tb testing.TB, open Open) {
-	s, ok := registries(tb, open)
-	if !ok {
-		return
-	}
+	s := registries(tb, open)
 	const more = 500
 	var all []store.Text
 	for i := range store.MostTexts + more {
@@ -127,10 +115,7 @@ func manyTexts(tb testing.TB, open Open) {
 // textsContended: what several write at once is all there, each write has its mark, and the one
 // before it is that of another.
 func textsContended(tb testing.TB, open Open) {
-	s, ok := registries(tb, open)
-	if !ok {
-		return
-	}
+	s := registries(tb, open)
 	const writers, rounds = 6, 20
 	var mu sync.Mutex
 	next := make(map[int64]int64) // marks of writes, by the one before

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,6 +56,16 @@ func beginHeld(tb testing.TB, open Open, need Need) *subject {
 	s := begin(tb, open, need)
 	s.at(0)
 	return s
+}
+
+// has returns the store as one of the optional interfaces. Of a store that is none it ends the case.
+func has[T any](s *subject) T {
+	s.Helper()
+	able, can := s.store.(T)
+	if !can {
+		s.Skipf("not examined: the store is no %v", reflect.TypeFor[T]())
+	}
+	return able
 }
 
 // at holds the store's clock at so long after the epoch.
