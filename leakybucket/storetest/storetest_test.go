@@ -1,17 +1,14 @@
 package storetest
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -132,24 +129,4 @@ func TestAStoreIsHeldToWhatItPromises(t *testing.T) {
 	open := openReference(bugs{rename: func(n *name) { n.key = n.key[:min(len(n.key), 10_000)] }})
 	Run(t, open, Names)
 	check.That(t, len(watch(t, "keys are bytes", open)) != 0, "got no complaint about a store that cuts long keys, want one")
-}
-
-type misspelled struct{ leakybucket.Store }
-
-func (misspelled) Reset(context.Context, string, string) error { return nil }
-
-func (misspelled) Texts(context.Context, int64) (store.Texts, error) {
-	return store.Texts{}, nil
-}
-
-func TestAMethodThatNobodyWouldCallIsToldOf(t *testing.T) {
-	problems := strings.Join(nearly(misspelled{}), "\n")
-	for _, want := range []string{
-		"storetest.misspelled is no store.Resetter: its method Reset is a func(context.Context, string, string) error, want a func(context.Context, string, string, bool) error",
-		"storetest.misspelled has the method Texts of store.Registry, and not its others",
-	} {
-		check.That(t, strings.Contains(problems, want), "got %q, want %q", problems, want)
-	}
-	store, _ := openReference(bugs{})(t, Need{})
-	check.Slices(t, nearly(store), nil, "of a store that is whole")
 }
