@@ -70,7 +70,7 @@ type notifier struct {
 	news chan func(Observer)
 
 	mu        sync.Mutex
-	observers []Observer           // oldest first
+	observers []Observer           // oldest first; nil is one that is told nothing
 	reasons   map[string]time.Time // why calls failed, and when that was told
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -97,9 +96,6 @@ func (b *Backend) With(o Options) *Store {
 // A program whose options change while it runs makes a [Backend] and a Store for each of them.
 func New(remote leakybucket.Store, o Options, observer Observer) *Store {
 	b := NewBackend("", remote, memstore.New(memstore.Options{}))
-	if observer == nil {
-		observer = Log(slog.New(slog.DiscardHandler))
-	}
 	b.Attach(observer)
 	return b.With(o)
 }

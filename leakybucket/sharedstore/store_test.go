@@ -89,41 +89,43 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 // TestAProgramWithOneStoreNeedsNoMore: a limiter over New goes on through an outage by this
 // node's own buckets, and the log says so once.
 func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRemote()
-		var log lockedBuffer
-		store := New(r, Options{Timeout: -1}, Log(slog.New(slog.NewTextHandler(&log, nil))))
-		limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{Timeout: -1}))(t)
-		take := func(fits bool) {
-			t.Helper()
-			got, err := limiter.Take(t.Context(), "k", 1)
-			check.Assume(t, err == nil && got.Fits == fits, "got %+v, %v, want fits %v", got, err, fits)
-		}
-		for range 3 {
-			take(true)
-		}
-		was := check.Must(limiter.Take(t.Context(), "k", 1))(t)
-		check.That(t, r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()}) > 3.9, "got another level, want the store asked")
-		r.down.Store(true)
-		for range 10 {
-			take(true)
-		}
-		for range 20 {
-			take(false)
-			_ = limiter.Settle(t.Context(), "k", was, 2)
-		}
-		synctest.Wait()
-		check.That(t, strings.Count(log.String(), "\n") <= mostReasons+1, "got a line for each settlement that is lost:\n%s", &log.Buffer)
-		r.down.Store(false)
-		time.Sleep(10 * time.Second) // virtual
-		got := r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()})
-		check.That(t, got >= 3.9 && got <= 4, "after the outage: got a level of %v, want what it had admitted", got)
-		store.Close()
-		store.Close()
-		synctest.Wait()
-		check.Equal(t, r.closed.Load(), 1, "times the remote store was closed")
-		for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
-			check.That(t, strings.Count(log.String(), line) != 0, "got no line %q:\n%s", line, log.String())
-		}
-	})
+	var log lockedBuffer
+	for _, observer := range []Observer{Log(slog.New(slog.NewTextHandler(&log, nil))), nil} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRemote()
+			store := New(r, Options{Timeout: -1}, observer)
+			limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{Timeout: -1}))(t)
+			take := func(fits bool) {
+				t.Helper()
+				got, err := limiter.Take(t.Context(), "k", 1)
+				check.Assume(t, err == nil && got.Fits == fits, "got %+v, %v, want fits %v", got, err, fits)
+			}
+			for range 3 {
+				take(true)
+			}
+			was := check.Must(limiter.Take(t.Context(), "k", 1))(t)
+			check.That(t, r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()}) > 3.9, "got another level, want the store asked")
+			r.down.Store(true)
+			for range 10 {
+				take(true)
+			}
+			for range 20 {
+				take(false)
+				_ = limiter.Settle(t.Context(), "k", was, 2)
+			}
+			synctest.Wait()
+			check.That(t, strings.Count(log.String(), "\n") <= mostReasons+1, "got a line for each settlement that is lost:\n%s", &log.Buffer)
+			r.down.Store(false)
+			time.Sleep(10 * time.Second) // virtual
+			got := r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()})
+			check.That(t, got >= 3.9 && got <= 4, "after the outage: got a level of %v, want what it had admitted", got)
+			store.Close()
+			store.Close()
+			synctest.Wait()
+			check.Equal(t, r.closed.Load(), 1, "times the remote store was closed")
+			for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
+				check.That(t, strings.Count(log.String(), line) != 0, "got no line %q:\n%s", line, log.String())
+			}
+		})
+	}
 }
