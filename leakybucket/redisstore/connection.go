@@ -180,13 +180,9 @@ func (c *connection) ready(ctx context.Context) (rueidis.Client, error) {
 	}
 	c.begin.Do(func() { go c.connect() })
 	select {
-	case <-c.trying.Done(): // mostly, and without a lock
-	default:
-		select {
-		case <-c.trying.Done():
-		case <-ctx.Done():
-			return nil, fmt.Errorf("connecting: %w", ctx.Err())
-		}
+	case <-c.trying.Done():
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connecting: %w", ctx.Err())
 	}
 	return c.get()
 }
