@@ -87,7 +87,9 @@ func New(o Options) *Store {
 	return s
 }
 
-// Take implements [leakybucket.Store].
+// Take implements [leakybucket.Store]. Most charges are plain, and so are their buckets: they need
+// but the level. Of those takeOne takes one, takeFew some together, and zone.Take one of a Limiter.
+// All others go by [leakybucket.Charge.Take] in takeIn, or by [store.TakeAll] in tryMany.
 func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	for i := range charges {
 		if tooLong(charges[i].Zone, charges[i].Key) {
@@ -248,7 +250,7 @@ const fewCharges = 4
 // takeMany takes several charges as one. With no room for new buckets it makes
 // room, and then begins anew.
 func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
-	if len(charges) <= fewCharges && s.takePlain(charges, decisions) {
+	if len(charges) <= fewCharges && s.takeFew(charges, decisions) {
 		return
 	}
 	t := scratches.Get().(*scratch)
@@ -264,9 +266,9 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	s.trim()
 }
 
-// takePlain takes a few charges as one, if all their buckets are kept, differ, and are plain, as most
+// takeFew takes a few charges as one, if all their buckets are kept, differ, and are plain, as most
 // are. Otherwise it returns false.
-func (s *Store) takePlain(charges []leakybucket.Charge, decisions []leakybucket.Decision) (done bool) {
+func (s *Store) takeFew(charges []leakybucket.Charge, decisions []leakybucket.Decision) (done bool) {
 	var room [fewCharges]uint64
 	var at [fewCharges]int
 	hashes := s.hasher.charges(charges, room[:0])

@@ -135,8 +135,8 @@ type Queue struct {
 	*Common // required
 
 	limits   Limits
-	running  int
-	waiting  int
+	running  int // here, unlike those of Common
+	waiting  int // likewise
 	arrivals uint64
 	rows     [Ranks][]*Request // in the order of service
 	virtual  [Ranks]micros
