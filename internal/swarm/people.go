@@ -65,7 +65,6 @@ func (t *trial) session(d dice, isMember bool, members []*client) {
 			return
 		}
 		tally(func(c *Count) {
-			c.Within3 += one(took <= 3*time.Second)
 			c.Within10 += one(took <= 10*time.Second)
 			c.Within30 += one(took <= Patience)
 		})

@@ -86,13 +86,12 @@ const (
 
 // A Count is what visitors of one kind got.
 type Count struct {
-	Sessions, Done    int // sessions whose every page was served in time
-	Wanted            int // pages, also those that a lost session did not come to
-	Within3, Within10 int
-	Within30          int
-	Fetches, Fetched  int
-	Refused           int
-	Requests, Served  int
+	Sessions, Done     int // sessions whose every page was served in time
+	Wanted             int // pages, also those that a lost session did not come to
+	Within10, Within30 int
+	Fetches, Fetched   int
+	Refused            int
+	Requests, Served   int
 }
 
 // Share returns the share of wanted pages that were served within the patience.
@@ -458,7 +457,6 @@ func (c *Count) add(other *Count) {
 	c.Sessions += other.Sessions
 	c.Done += other.Done
 	c.Wanted += other.Wanted
-	c.Within3 += other.Within3
 	c.Within10 += other.Within10
 	c.Within30 += other.Within30
 	c.Fetches += other.Fetches
