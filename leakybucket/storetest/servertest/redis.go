@@ -22,7 +22,6 @@ type Redis struct {
 	tb   testing.TB
 	args []string
 	cmd  *exec.Cmd
-	gone chan struct{} // closed once the process has ended
 }
 
 // StartRedis starts a server that keeps nothing on disk, and waits until it
@@ -53,7 +52,10 @@ func PrepareRedis(tb testing.TB, args ...string) *Redis {
 // Start starts a server that was killed, and waits until it answers.
 func (s *Redis) Start() {
 	s.tb.Helper()
-	s.Launch()
+	s.cmd = exec.Command("redis-server", s.args...)
+	if err := s.cmd.Start(); err != nil {
+		s.tb.Fatalf("starting redis-server: %v", err)
+	}
 	Eventually(s.tb, "redis-server answers", func() error {
 		out, err := s.Try("ping")
 		if err == nil && strings.Contains(out, "LOADING") {
@@ -63,27 +65,13 @@ func (s *Redis) Start() {
 	})
 }
 
-// Launch is like [Redis.Start], but does not wait.
-func (s *Redis) Launch() {
-	s.tb.Helper()
-	s.cmd = exec.Command("redis-server", s.args...)
-	s.gone = make(chan struct{})
-	if err := s.cmd.Start(); err != nil {
-		s.tb.Fatalf("starting redis-server: %v", err)
-	}
-	go func(cmd *exec.Cmd, gone chan struct{}) {
-		_ = cmd.Wait() // killed, as a rule
-		close(gone)
-	}(s.cmd, s.gone)
-}
-
 // Kill ends the process at once, as a power failure does.
 func (s *Redis) Kill() {
 	if s.cmd == nil {
 		return
 	}
 	_ = s.cmd.Process.Kill()
-	<-s.gone
+	_ = s.cmd.Wait() // it was killed
 	s.cmd = nil
 }
 
