@@ -80,18 +80,15 @@ func New() *Copy {
 }
 
 // Use lets a copy follow a store, or none if it is nil, and keeps it in a file, or gives that
-// up if path is empty. The first file that it is given is read. When the store was read for the
-// first time, it calls read, if that is not nil.
+// up if path is empty. A file that could not be had is tried again. When the store was read for
+// the first time, it calls read, if that is not nil.
 func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, read func()) {
 	defer c.talk()()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := c.logger == nil
-	if c.logger = logger; path != c.disk.path {
+	if c.logger = logger; path != c.disk.path || c.disk.file == nil {
 		c.disk.open(path, logger)
-		if first {
-			c.restore()
-		}
+		c.restore()
 		c.save()
 	}
 	if registry != c.registry {
@@ -101,14 +98,20 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 	c.pollAgain()
 }
 
-// restore reads the file. mu is held.
+// restore adds what the file has, perhaps of another process that is gone. mu is held.
 func (c *Copy) restore() {
 	all, journal := c.disk.read(c.logger)
+	all = slices.DeleteFunc(all, func(k *record) bool {
+		own := c.records[k.Name]
+		return own != nil && own.Number >= k.Number
+	})
 	for _, k := range all {
 		c.records[k.Name] = k
 	}
 	c.apply(all, time.Now())
-	c.journal = journal
+	c.note(journal...)
+	slices.SortStableFunc(c.journal, func(a, b override.Change) int { return a.At.Compare(b.At) })
+	c.journal = slices.CompactFunc(c.journal, func(a, b override.Change) bool { return a.At.Equal(b.At) && a.Of == b.Of })
 }
 
 // save writes the file. mu is held.

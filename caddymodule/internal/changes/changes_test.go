@@ -525,13 +525,19 @@ func TestKill(t *testing.T) {
 					n.Use(registry, path, zap.NewNop(), nil)
 					return n
 				}
-				n := begin()
+				n, second := begin(), begin()
 				told := n.change(banOf(robber, time.Hour, "alice"), false)
 				check.That(t, told.Kept && told.Shared == shared, "got %+v, want it kept", told)
+				told = second.change(banOf(other, time.Hour, "bob"), false)
+				check.That(t, !told.Kept, "beside the process that has the file: got %+v, want it said", told)
 				n.kill()
+				second.Use(second.registry, path, zap.NewNop(), nil) // a reload
+				want(t, []*node{second}, robber, "alice")
+				second.kill()
 				n = begin()
 				want(t, []*node{n}, robber, "alice")
-				check.That(t, len(n.Journal()) == 1, "got the journal %+v, want the ban", n.Journal())
+				want(t, []*node{n}, other, "bob")
+				check.That(t, len(n.Journal()) == 2, "got the journal %+v, want both bans", n.Journal())
 				check.OK(t, os.Mkdir(path+".new", 0o700)) // where the file is written
 				told = n.change(unban(robber), false)
 				check.That(t, !told.Kept, "without a file: got %+v, want it said that a restart undoes it", told)
