@@ -306,14 +306,27 @@ func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
 	})
 }
 
-// A reload may take a zone away, and not what was changed of it: the zone may come back.
-func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
+// A reload may take a zone or a key away, and not what was changed of it: it may come back.
+func TestAChangeOfWhatIsGoneCanBeEnded(t *testing.T) {
+	for name, next := range map[string]string{"zone": "throttle other 1 1/h", "key": "throttle pages 1 1/h {\nkey client_ip ipv4 24\n}"} {
+		t.Run(name, func(t *testing.T) { endChanges(t, next) })
+	}
+}
+
+func endChanges(t *testing.T, next string) {
 	old := servertest.Run(t, servertest.ThreeZones)
+	old.From(servertest.Someone).Passes(2, "/pages")
 	old.Changes("/throttle/shadow", `{"zone": "pages"}`)
 	old.Changes("/throttle/limit", `{"zone": "pages", "limit": "deny"}`)
 	old.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "deny"}`)
-	s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle other 1 1/h\n}"))
+	s := servertest.Start(t, servertest.Run(t, "http:// {\n"+next+"\n}"))
 	old.Stop()
+	var held []wire.Override
+	s.Admin(http.MethodGet, "/throttle/overrides", "", &held)
+	check.That(t, len(held) == 3 && held[2].Key == "203.0.113.7" && held[2].Network == "", "got %+v, want the limit of the key as it was given", held)
+	for _, b := range append(s.Why("203.0.113.7").Buckets, ask[wire.Buckets](s, "buckets", `{"zone": "pages"}`).Buckets...) {
+		check.Equal(t, b.Key, "203.0.113.0", "a bucket that requests may use")
+	}
 	for _, call := range []struct{ path, body string }{
 		{"/throttle/unshadow", `{"zone": "pages"}`},
 		{"/throttle/unlimit", `{"zone": "pages"}`},
@@ -531,7 +544,7 @@ func (l repeatingLister) List(_ context.Context, _ store.Filter, cursor string) 
 func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
 	s.Engine().Store = repeatingLister{s.Engine().Store, 3 * admin.MostListed}
-	got := ask[wire.Buckets](s, "buckets", `{"zone": "pages", "limit": 10}`)
+	got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "limit": 10}`)
 	check.That(t, got.Matched == 3*admin.MostListed && len(got.Buckets) == 10, "got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
 }
 

@@ -277,6 +277,9 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 	j.fill(&b, c.Limit, c.Limit.Level(k.State, k.Now), blocked)
 	b.Verdict = j.verdict(z, &b, false)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+	if !z.CanHave(k.Key) {
+		return b, false // left by a config with another key
+	}
 	if l.Refused {
 		return b, b.Verdict.Reason != ""
 	}

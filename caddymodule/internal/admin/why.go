@@ -105,6 +105,9 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				names = append(names, own)
 			}
 			for _, name := range names {
+				if !z.CanHave(name) {
+					continue // left by a config with another key
+				}
 				b, err := w.peek(ctx, z, name, shadow)
 				if err != nil {
 					return fmt.Errorf("zone %q: %w", z.Name, err)

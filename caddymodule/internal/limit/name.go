@@ -104,7 +104,7 @@ func (z *Zone) NetworkOf(name string) (network netip.Prefix, masked bool) {
 	}
 	addr, err := netip.ParseAddr(name)
 	network = z.Key.network(addr)
-	return network, err == nil && !network.IsSingleIP()
+	return network, err == nil && !network.IsSingleIP() && network.Addr() == addr
 }
 
 // spell returns a raw value as it stands in names, and as overrides know it. It returns
