@@ -43,6 +43,9 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	}
 	for _, z := range zones {
 		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
+		if e.inErrorRoute(ctx) {
+			z.Counts.Logger.Warn("throttle in handle_errors limits nothing, because requests in error routes are not charged: write it beside handle_errors")
+		}
 	}
 	warnKeys(zones, e.Warner)
 	return h
