@@ -494,6 +494,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", 64<<10) + `"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": -1}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": 3600}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "example.com", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "::ffff:1.2.3.4/120", "for": "1h"}`, 400},

@@ -576,7 +576,7 @@ func TestFile(t *testing.T) {
 		"empty":           {``, 0, "error|cannot be used", true},
 		"cut":             {`{"format":1,"changes":[{`, 0, "error|cannot be used", true},
 		"list":            {`[]`, 0, "error|cannot be used", true},
-		"null_change":     {`{"format":1,"changes":[null,` + ban(1, "") + `]}`, 1, "skipping|change 1|unknown kind", false},
+		"null_change":     {`{"format":1,"changes":[null,` + ban(1, "") + `]}`, 1, "skipping|change 1|invalid duration 0s", false},
 		"odd_change":      {`{"format":1,"changes":[` + ban(1, "") + `,` + ban(-1, "") + `,7,{}]}`, 1, "skipping|change 2|invalid number|count:3", false},
 		"too_long":        {`{"format":1,"changes":[` + strings.Replace(ban(1, ""), `"until":"2100-01-02`, `"until":"2101-01-02`, 1) + `]}`, 0, "skipping|change 1", false},
 		"kept_too_long":   {`{"format":1,"changes":[` + strings.Replace(ban(1, ""), `"kept":"2100`, `"kept":"2200`, 1) + `]}`, 0, "skipping|it is kept until", false},

@@ -97,8 +97,8 @@ func (e *Entry) Check() error {
 func (e *Entry) compile() (*Held, error) {
 	h := &Held{Entry: *e}
 	switch length := e.Until.Sub(e.Since); {
-	case !e.Ended && (length < 0 || length > Longest):
-		return nil, fmt.Errorf("invalid duration %v: want at most 30 days; what should last belongs in the config", length)
+	case !e.Ended && (length < time.Second || length > Longest): // a bare number in JSON is in nanoseconds
+		return nil, fmt.Errorf("invalid duration %v: want 1s to 30 days, such as 2h; what should last belongs in the config", length)
 	case len(e.Note) > longestNote || len(e.By) > longestNote:
 		return nil, fmt.Errorf("the note has %d bytes and the name %d: want at most %d each", len(e.Note), len(e.By), longestNote)
 	case strings.Contains(e.Zone, "/"):
