@@ -226,7 +226,15 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 // TestWhyShowsWhatIsToBeSaid: an empty bucket is shown only if a request would be refused, or
 // if something but the zone decides.
 func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
-	s := servertest.Run(t, `http:// {
+	s := servertest.Run(t, `{
+		throttle {
+			zone unused {
+				override 203.0.113.0/24 deny
+				limit 5 1/h
+			}
+		}
+	}
+	http:// {
 		throttle {
 			zone pages {
 				match path /pages

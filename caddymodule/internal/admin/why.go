@@ -85,6 +85,7 @@ func (w *why) lately(of *wire.ClientQuery) {
 
 // client adds what zones do with a client. The bucket that has refused it is shown in any case.
 func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, past supportcode.Refusal) error {
+	zones = slices.DeleteFunc(zones, func(z *engine.Zone) bool { return len(z.Directives) == 0 }) // no site uses it
 	r := w.result
 	if ban := w.set.BannedAll(prefixOf(client), w.now); ban != nil {
 		shown := overrideOf(w.Engine, ban.Entry)
