@@ -24,6 +24,9 @@ type File struct {
 // Open takes a file, which need not exist, and makes its folder. A lock on a second
 // file says that it is taken, and ends with the process.
 func Open(path string) (*File, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // Load and Write would rename it
+		return nil, errors.New("it is a folder or a device: want a file")
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}

@@ -57,6 +57,10 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 	check.That(t, err != nil, "opening it again: got no error, want that it is taken")
 	f.Close()
 	open(t, path)
+	for _, other := range []string{filepath.Dir(path), os.DevNull} {
+		_, err := Open(other)
+		check.That(t, err != nil && !errors.Is(err, fs.ErrPermission), "%s: got error %v, want that it is no file", other, err)
+	}
 }
 
 func TestAWriteThatFailsLeavesTheFileAsItWas(t *testing.T) {
