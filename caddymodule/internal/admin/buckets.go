@@ -277,13 +277,10 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 	j.fill(&b, c.Limit, c.Limit.Level(k.State, k.Now), blocked)
 	b.Verdict = j.verdict(z, &b, false)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
-	if !z.CanHave(k.Key) {
-		return b, false // left by a config with another key
-	}
 	if l.Refused {
-		return b, b.Verdict.Reason != ""
+		return b, b.Verdict.Reason != "" && z.CanHave(k.Key) // or a config with another key has left it
 	}
-	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
+	return b, (b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction) && z.CanHave(k.Key)
 }
 
 // top returns the first n in an order.

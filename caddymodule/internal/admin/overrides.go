@@ -78,14 +78,12 @@ func limitEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.Ent
 		return entry, badRequest("a limit is of a zone: want no network")
 	}
 	entry = override.Entry{Name: override.Name{Kind: override.OfLimit, Zone: o.Zone, Key: o.Key}}
-	if h := e.Overrides().Limit(o.Zone, o.Key, time.Now()); ends && h != nil && h.Key == o.Key {
+	h := e.Overrides().Limit(o.Zone, o.Key, time.Now())
+	if ends && (e.Zones[o.Zone] == nil || h != nil && h.Key == o.Key) {
 		return entry, nil // perhaps of a zone, or of a key, that a reload has taken away
 	}
 	z, err := findZone(e, o.Zone)
 	if err != nil {
-		if ends {
-			err = nil
-		}
 		return entry, err
 	}
 	key, err := bucketOf(z, o.Key)

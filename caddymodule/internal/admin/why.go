@@ -106,17 +106,14 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				names = append(names, own)
 			}
 			for _, name := range names {
-				if !z.CanHave(name) {
-					continue // left by a config with another key
-				}
 				b, err := w.peek(ctx, z, name, shadow)
 				if err != nil {
 					return fmt.Errorf("zone %q: %w", z.Name, err)
 				}
 				// An empty bucket of the client is shown if something is to be said of it.
 				telling := b.Verdict.Reason != "" || b.By != "zone"
-				if b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
-					!shadow && b.Zone == past.Zone && b.Key == past.Key {
+				if z.CanHave(name) && (b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
+					!shadow && b.Zone == past.Zone && b.Key == past.Key) { // else a config with another key has left it
 					r.Buckets = append(r.Buckets, b)
 					r.Refused, concerned[z.Name] = r.Refused || b.Verdict.Refused(), true
 				}

@@ -101,12 +101,11 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 // restore adds what the file has, perhaps of another process that is gone. mu is held.
 func (c *Copy) restore() {
 	all, journal := c.disk.read(c.logger)
-	all = slices.DeleteFunc(all, func(k *record) bool {
-		own := c.records[k.Name]
-		return own != nil && own.Number >= k.Number
-	})
-	for _, k := range all {
-		c.records[k.Name] = k
+	for i, k := range all {
+		if own := c.records[k.Name]; own != nil && own.Number > k.Number {
+			all[i] = own
+		}
+		c.records[k.Name] = all[i]
 	}
 	c.apply(all, time.Now())
 	c.note(journal...)

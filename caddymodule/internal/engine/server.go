@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -126,14 +125,6 @@ func (e *Engine) JoinServer(ctx caddy.Context) *limit.Server {
 	}
 	s.joinAll(2) // in a named route, which one request may pass twice, or an error route
 	return s.all
-}
-
-// inErrorRoute reports whether a module is being provisioned in an error route of its server. Those come
-// after the server's routes and before named ones.
-func (e *Engine) inErrorRoute(ctx caddy.Context) bool {
-	s := e.serverOf(ctx)
-	waits := func(r caddyhttp.Route) bool { return r.HandlersRaw != nil }
-	return s != nil && s.all.Errors != nil && !slices.ContainsFunc(s.all.Routes, waits) && slices.ContainsFunc(s.all.Errors.Routes, waits)
 }
 
 func (s *server) joinRoute(i int, route *caddyhttp.Route) *limit.Server {
