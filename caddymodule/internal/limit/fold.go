@@ -18,20 +18,19 @@ type foldFunc func(name string) string
 // oddName is what all names that nobody types fold to. No other name folds to it.
 const oddName = "\x00"
 
-// foldBlanks are what PHP's trim and C's isspace take for blank, and NUL.
-const foldBlanks = " \t\n\v\f\r\x00"
-
-// foldPlain makes a name lower case, without the blanks around it, and writes letters with accents
-// in one way (NFC), as MediaWiki does.
-func foldPlain(name string) string {
-	lower := strings.ToLower(norm.NFC.String(strings.TrimSpace(strings.Trim(name, foldBlanks))))
-	return norm.NFC.String(lower) // again: γῆ has a letter with an accent where ΓΗ͂ has a mark
+// trimBlanks trims what some application's trim takes for blank: also control bytes in Java, and byte
+// order marks in JavaScript.
+func trimBlanks(name string) string {
+	return strings.TrimFunc(name, func(r rune) bool { return r <= ' ' || r == '\ufeff' || unicode.IsSpace(r) })
 }
 
-// foldEmail folds an address: one form of each letter (NFKC), lower case, without blanks
-// around it. It folds nothing else: dots and +tags are part of the address for most
-// hosts, and a domain in Punycode is another text than the domain in Unicode.
-func foldEmail(address string) string { return foldPlain(norm.NFKC.String(address)) }
+// foldPlain makes a name lower case, without the blanks around it, and writes each letter in one form
+// (NFKC), as Django does. It is for addresses, too: dots and +tags are part of these for most hosts. Upper
+// case comes first, since databases compare it: that of ı is I, and that of ſ S.
+func foldPlain(name string) string {
+	lower := strings.ToLower(strings.ToUpper(trimBlanks(norm.NFKC.String(name))))
+	return norm.NFKC.String(lower) // again: γῆ has a letter with an accent where ΓΗ͂ has a mark
+}
 
 // longestName is how many bytes a name may have that somebody types. WordPress keeps
 // names of up to 60 letters.
@@ -50,7 +49,7 @@ const longestName = 256
 // dh and dj count as their first letter. phpBB takes letters of other scripts for the Latin ones
 // that look alike. Here only names count as Latin that have a Latin letter or digit, or could be Latin.
 func foldWordPress(name string) string {
-	name = strings.Trim(name, foldBlanks)
+	name = trimBlanks(name)
 	switch {
 	case name == "":
 		return ""

@@ -183,11 +183,14 @@ func TestLettersFoldAsWordPressWritesThem(t *testing.T) {
 	}
 }
 
-func TestAddressesFoldToOneForm(t *testing.T) {
-	for address, want := range map[string]string{
+// Django, Java, JavaScript and PostgreSQL's upper take these for one name.
+func TestNamesFoldToOneForm(t *testing.T) {
+	for name, want := range map[string]string{
 		" A.B+C@Example.COM ": "a.b+c@example.com", "ａ@example.com": "a@example.com", "e\u0301@example.com": "é@example.com", "": "",
+		"\x1c\x1d\u00a0\x00admin\x1f\u3000\x01": "admin", "\ufeffadmin\ufeff": "admin", "\u00a8admin": "\u0308admin", "ａ𝒹ⓜin": "admin", "admınıſtrator": "administrator",
 	} {
-		check.Equal(t, foldEmail(address), want, "%q", address)
+		check.Equal(t, foldPlain(name), want, "%q", name)
+		check.Equal(t, foldPlain(want), want, "%q", want)
 	}
 }
 

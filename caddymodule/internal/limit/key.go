@@ -94,8 +94,8 @@ func (k *Key) HasAddress() bool {
 // IsAddress reports whether the key is the client's address and nothing else.
 func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
 
-// typed returns the name of the account in the key as the request has it, without blanks around it, or
-// "" if there is none.
+// typed returns the name of the account in the key as the request has it, without the blanks around it
+// that no application keeps, or "" if there is none.
 func (k *Key) typed(s *Subject) (name string) {
 	for i := range k.parts {
 		if p := &k.parts[i]; p.fold != nil && p.field != "" {
@@ -104,7 +104,7 @@ func (k *Key) typed(s *Subject) (name string) {
 			name, _, _ = s.Request.BasicAuth()
 		}
 	}
-	return strings.Trim(name, foldBlanks)
+	return strings.Trim(name, " \t\n\v\f\r\x00")
 }
 
 // private reports whether keys say which account a request is about. Rate-limit headers would
