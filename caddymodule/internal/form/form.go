@@ -36,8 +36,8 @@
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
 //     any body to PHP's parse_str.
 //
-// All is unclear in a body that is compressed, has more than 10,000 fields, a charset that
-// is no superset of ASCII, or a type that is only nearly one of these.
+// All is unclear in a body that is compressed, has more than 10,000 fields, or a type that is only
+// nearly one of these, and if the type has a charset that is no superset of ASCII, even without a body.
 //
 // # Time and memory
 //
@@ -246,7 +246,7 @@ func (r *Reading) Query(raw string) {
 	}
 }
 
-// Body reads a body, of which the length is known or -1. contentType and contentEncoding
+// Body reads a body, which may be empty, and of which the length is known or -1. contentType and contentEncoding
 // are header fields, with ", " between the values of one that is repeated. The error is
 // that of reading it; then all is unclear.
 func (r *Reading) Body(contentType, contentEncoding string, length int64, body io.Reader) error {
@@ -271,15 +271,18 @@ var errUnclear = errors.New("unclear")
 const urlencoded = "application/x-www-form-urlencoded"
 
 func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) error {
+	lower := strings.ToLower(contentType)
+	if !hasASCII([]byte(lower)) { // Jetty and Django read the query so, too
+		return errUnclear
+	}
 	if _, err := in.Peek(1); err != nil || len(r.plan.wanted) == 0 {
 		return ignoreEOF(err) // there is none
 	}
-	lower := strings.ToLower(contentType)
 	media, _, _ := strings.Cut(lower, ";")
 	media = strings.TrimRight(media, " \t")
 	switch {
 	case contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
-		strings.Contains(lower, ","), !hasASCII([]byte(lower)):
+		strings.Contains(lower, ","):
 		return errUnclear
 	case media == "multipart/form-data":
 		return r.parts(contentType, in)

@@ -124,6 +124,7 @@ func TestField(t *testing.T) {
 		{"something after the type", formType + " foo", "x=a", "unclear"},
 		{"something before it", "x" + formType, "x=a", "unclear"},
 		{"two types", formType + ", " + jsonType, "x=a", "unclear"},
+		{"a charset without a body", "text/plain; charset=utf-7", "", "unclear"},
 		{"no body", formType + ", " + jsonType, "", "absent"},
 
 		{"JSON", jsonType, `{"x": [1, {"log": 2}], "log": "a"}`, "=a"},

@@ -48,6 +48,8 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log fold wordpress missing share", login("log", "%4á"), "@odd"},
 		{"key field log fold wordpress missing share", login("log", strings.Repeat("b", 400)), "@odd"},
 		{"key field log fold wordpress", login("log", "nobody", "log", "ádmin"), "@unclear"},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?log=%2BAGE-dmin", "Content-Type", "text/plain; charset=utf-7"), "@unclear"}, // Django
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?log=admin", "Content-Type", "text/plain"), "admin"},
 		{"key field user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
 		{"key field mail fold email plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
 

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -172,13 +173,17 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 		s.form.Query(s.sent.RawQuery)
 	}
 	s.form.Query(s.query)
-	if received := body.Of(s.Request); received != nil {
-		r := s.Request
+	r, received := s.Request, body.Of(s.Request)
+	if received != nil || r.Header["Content-Type"] != nil {
+		var in io.Reader = http.NoBody // of which the charset may be that of the query
+		if received != nil {
+			in = received.Reader()
+		}
 		contentType := strings.Join(r.Header["Content-Type"], ", ")
 		if httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Content-Type") {
 			contentType = "," // unclear: reverse_proxy does not pass it on
 		}
-		_ = s.form.Body(contentType, strings.Join(r.Header["Content-Encoding"], ", "), r.ContentLength, received.Reader()) // of which the reading is unclear
+		_ = s.form.Body(contentType, strings.Join(r.Header["Content-Encoding"], ", "), r.ContentLength, in) // of which the reading is unclear
 	}
 	return s.form
 }
