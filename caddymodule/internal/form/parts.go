@@ -21,7 +21,8 @@ import (
 //     is a file. Names are in double quotes or words, without percent signs, encoded words
 //     and backslashes; a filename may have these. "name=" stands nowhere else.
 //   - Its Content-Transfer-Encoding is binary, 8bit, 8-bit or 7bit, and its Content-Type neither
-//     multipart nor in a charset that is no superset of ASCII.
+//     multipart nor in a charset that is no superset of ASCII, as that of a field _charset_. It has no
+//     Content-Encoding.
 
 // partsType is the Content-Type.
 var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=-]{1,70})|"([0-9A-Za-z'()+_./:=-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
@@ -84,6 +85,7 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	if file {
 		r.unclear, is = r.unclear|is, 0
 	}
+	charset := string(name) == "_charset_" // in which Jetty reads the values of all parts
 	_, _ = in.Discard(end + 4)
 
 	r.value = r.value[:0]
@@ -94,14 +96,17 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 			return errUnclear
 		}
 		if end > 0 {
-			r.keep(is, data[:end-2])
+			r.keep(is != 0 || charset, data[:end-2])
 			_, _ = in.Discard(end + len(boundary))
 			r.note(is, r.value, len(r.value) <= longestValue)
+			if charset && !asciiLike(bytes.ToLower(r.value)) {
+				return errUnclear
+			}
 			return nil
 		}
 		// A boundary may begin in what has been read, and CRLF comes before it.
 		rest := min(len(data), len(boundary)+1)
-		r.keep(is, data[:len(data)-rest])
+		r.keep(is != 0 || charset, data[:len(data)-rest])
 		_, _ = in.Discard(len(data) - rest)
 		if _, err := in.Peek(rest + 1); err != nil {
 			return unlessFailed(err)
@@ -109,9 +114,9 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	}
 }
 
-// keep keeps up to one byte more of a value than is read, if it is that of a field.
-func (r *Reading) keep(is uint64, data []byte) {
-	if is != 0 {
+// keep keeps up to one byte more of a value than is read, if it is wanted.
+func (r *Reading) keep(wanted bool, data []byte) {
+	if wanted {
 		r.value = append(r.value, data[:min(len(data), longestValue+1-len(r.value))]...)
 	}
 }
@@ -150,7 +155,8 @@ func (r *Reading) partName(head []byte) (name []byte, file bool) {
 			default:
 				return nil, false
 			}
-		case bytes.HasPrefix(lower, []byte("multipart")) || !hasASCII(lower):
+		case bytes.EqualFold(line[:colon], []byte("content-encoding")), // which aiohttp used to decode
+			bytes.HasPrefix(lower, []byte("multipart")) || !hasASCII(lower):
 			return nil, false
 		}
 	}
