@@ -276,6 +276,15 @@ func TestTheWayOfAnOwnerIsShort(t *testing.T) {
 	check.That(t, n <= 4_700, "got %d words, want at most 4700", n)
 }
 
+// Passport takes any scheme for Basic that has it in its name.
+func TestNoSchemeGetsAroundTheLimitsOfBasic(t *testing.T) {
+	text := string(check.Must(os.ReadFile("recipes/any-application.md"))(t))
+	for _, line := range regexp.MustCompile(`header_regexp Authorization (.+)`).FindAllStringSubmatch(text, -1) {
+		matches := regexp.MustCompile(line[1]).MatchString
+		check.That(t, matches("Basic YTpi") && matches("XBASIC YTpi") && !matches("Bearer basic"), "%s", line[0])
+	}
+}
+
 // TestTheWayBackIsNamedBeforeALiveServerStops: somebody whose site is down has no time to read
 // on. Apache has more than one file to put back.
 func TestTheWayBackIsNamedBeforeALiveServerStops(t *testing.T) {
