@@ -27,7 +27,7 @@
 //     semicolons, and what is next to a semicolon is unclear, or has a NUL byte, or a #, where
 //     Puma ends a query.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
-//   - JSON, by its type or because it begins with { or [, also after comments. Several
+//   - JSON, by its type or because it begins with { or [, also after comments or )]}'. Several
 //     documents may follow each other. The first key of a field may be missing, as Rails
 //     adds it. All is unclear if it does not parse or has more than 512 levels, and an array
 //     if a name on its path is given twice.
@@ -298,7 +298,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		return err
 	}
 	var parsers []parser
-	json := jsonStart.Match(start) || strings.Contains(media, "json")
+	json := jsonStart.Match(start) || gsonStart.Match(start) || len(start) == in.Size() && gsonOnly.Match(start) || strings.Contains(media, "json")
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
@@ -334,8 +334,19 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	return nil
 }
 
-// jsonStart is how JSON begins, for Ruby also after comments. One may be longer than what is seen of it.
-var jsonStart = regexp.MustCompile(`^(?:\s|/\*(?:[^*]|\*+[^*/])*\*+/|//.*\n)*(?:[{[]|/?$|//.*$|/\*(?:[^*]|\*+[^*/])*\**$)`)
+// JSON begins like this, for Ruby also after comments. One may be longer than what is seen of it. Gson
+// has more before an object, which honest text begins with, too, and is read so if nothing else is seen.
+const (
+	before = `\s|/\*(?:[^*]|\*+[^*/])*\*+/|//.*[\r\n]`
+	cutOff = `/?$|//.*$|/\*(?:[^*]|\*+[^*/])*\**$`
+	ofGson = before + `|#.*[\r\n]|\)\]\}'\n`
+)
+
+var (
+	jsonStart = regexp.MustCompile(`^(?:` + before + `)*(?:[{[]|` + cutOff + `)`)
+	gsonStart = regexp.MustCompile(`^(?:` + ofGson + `)*\{`)
+	gsonOnly  = regexp.MustCompile(`^(?:` + ofGson + `)*(?:#.*$|[)\]}']{1,4}$|` + cutOff + `)`)
+)
 
 // A parser reads a body piece by piece. It keeps nothing of data.
 type parser interface {
