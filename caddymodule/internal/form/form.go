@@ -12,7 +12,7 @@
 // User_Password and {"user": {"password": ...}} are one name. Nor does an index count,
 // which is a key without a letter: rows[0][id] and rows[][id] are one name. A field that
 // is given with two different values is unclear, and so is one that holds an array, an
-// object or a file.
+// object or a file, or has a type after a colon.
 //
 // A name in a form is not plain if it is not UTF-8, is badly escaped, is longer than 1 KiB,
 // has control bytes, a semicolon, brackets that do not match or more than 8 of them. Then each

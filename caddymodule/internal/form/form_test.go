@@ -94,6 +94,8 @@ func TestField(t *testing.T) {
 		{"1,000 deep", formType, "log" + strings.Repeat("[a]", 1000) + "=a", "unclear"},
 		{"another 300 deep", formType, "x" + strings.Repeat("[a]", 300) + "=a&log=b", "=b"},
 		{"another too deep", formType, "x[1][2][3][4][5][6][7][8][9]=a&log=b", "=b"},
+		{"a type", formType, "log:utf-7:string=a", "unclear"},
+		{"a colon after another name", formType, "x:log=a&lo:g:=b", "=b"},
 		{"a NUL", formType, "log%00x=a", "unclear"},
 		{"a NUL before it", formType, "%00log=a", "unclear"},
 		{"a NUL in the value", formType, "log=a%00", "=a\x00"},

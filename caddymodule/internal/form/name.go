@@ -163,6 +163,11 @@ func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) 
 		r.unclear |= longer.alive | shorter
 		return 0
 	}
+	if field, _, typed := bytes.Cut(name, []byte(":")); typed { // Zope takes what follows for the type or charset
+		letters, _ := appendLetters(r.room[:0], field)
+		at, _ := p.names.walk(place{alive: wanted}, letters)
+		r.unclear |= p.names.at(at) & p.fields
+	}
 	is = p.names.at(at)
 	for arrays := (is | within) &^ p.fields; arrays != 0; arrays &= arrays - 1 {
 		r.item(bits.TrailingZeros64(arrays))
