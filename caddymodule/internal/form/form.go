@@ -286,7 +286,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		return errUnclear
 	case media == "multipart/form-data":
 		return r.parts(contentType, in)
-	case strings.Contains(lower, "multipart"), media != urlencoded && strings.Contains(lower, "urlencoded"):
+	case strings.Contains(lower, "multipart"), media != urlencoded && strings.Contains(strings.ReplaceAll(lower, "-", ""), "urlencoded"): // Werkzeug has one with a hyphen
 		return errUnclear
 	}
 

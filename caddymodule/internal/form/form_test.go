@@ -229,6 +229,7 @@ func TestShortNames(t *testing.T) {
 		check.Equal(t, bodyOf(t, p, "application/octet-stream", []byte(body)).field(0), want, "%q", body)
 	}
 	check.Equal(t, bodyOf(t, p, "image/png", []byte("\x01&pwd=")).field(1), "unclear", "a longer name")
+	check.Equal(t, bodyOf(t, p, "application/x-url-encoded", []byte("%75=a")).field(0), "unclear", "an escaped one")
 }
 
 func TestNestedField(t *testing.T) {
