@@ -272,15 +272,14 @@ const urlencoded = "application/x-www-form-urlencoded"
 
 func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) error {
 	lower := strings.ToLower(contentType)
-	if !hasASCII([]byte(lower)) { // Jetty and Django read the query so, too
-		return errUnclear
-	}
-	if _, err := in.Peek(1); err != nil || len(r.plan.wanted) == 0 {
-		return ignoreEOF(err) // there is none
-	}
 	media, _, _ := strings.Cut(lower, ";")
 	media = strings.TrimRight(media, " \t")
+	_, err := in.Peek(1)
 	switch {
+	case !hasASCII([]byte(lower)): // Jetty and Django read the query so, too
+		return errUnclear
+	case err != nil || len(r.plan.wanted) == 0:
+		return ignoreEOF(err) // there is none
 	case contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
 		strings.Contains(lower, ","):
 		return errUnclear
@@ -298,7 +297,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		return err
 	}
 	var parsers []parser
-	json := jsonStart.Match(start) || gsonStart.Match(start) || len(start) == in.Size() && gsonOnly.Match(start) || strings.Contains(media, "json")
+	json := strings.Contains(media, "json") || jsonStart.Match(start) || gsonStart.Match(start) && (len(start) == in.Size() || bytes.IndexByte(start, '{') >= 0)
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
@@ -334,19 +333,13 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	return nil
 }
 
-// JSON begins like this, for Ruby also after comments. One may be longer than what is seen of it. Gson
-// has more before an object, which honest text begins with, too, and is read so if nothing else is seen.
-const (
-	before = `\s|/\*(?:[^*]|\*+[^*/])*\*+/|//.*[\r\n]`
-	cutOff = `/?$|//.*$|/\*(?:[^*]|\*+[^*/])*\**$`
-	ofGson = before + `|#.*[\r\n]|\)\]\}'\n`
-)
+// jsonStart is how JSON begins, for Ruby also after comments. One may be longer than what is seen of it.
+var jsonStart = regexp.MustCompile(`^(?:` + before + `)*(?:[{[]|` + cutOff + `)`)
 
-var (
-	jsonStart = regexp.MustCompile(`^(?:` + before + `)*(?:[{[]|` + cutOff + `)`)
-	gsonStart = regexp.MustCompile(`^(?:` + ofGson + `)*\{`)
-	gsonOnly  = regexp.MustCompile(`^(?:` + ofGson + `)*(?:#.*$|[)\]}']{1,4}$|` + cutOff + `)`)
-)
+// gsonStart is what Gson skips, too. Honest text begins so, but without an object.
+var gsonStart = regexp.MustCompile(`^(?:` + before + `|#.*[\r\n]|\)\]\}'\n)*(?:\{|#.*$|[)\]}']{1,4}$|` + cutOff + `)`)
+
+const before, cutOff = `\s|/\*(?:[^*]|\*+[^*/])*\*+/|//.*[\r\n]`, `/?$|//.*$|/\*(?:[^*]|\*+[^*/])*\**$`
 
 // A parser reads a body piece by piece. It keeps nothing of data.
 type parser interface {

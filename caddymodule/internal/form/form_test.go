@@ -303,7 +303,6 @@ func TestParts(t *testing.T) {
 		{".NET", multiType, twice("Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=log")},
 		{"Retrofit", multiType, twice(logPart + "\r\nContent-Transfer-Encoding: binary\r\nContent-Type: application/json; charset=UTF-8\r\nContent-Length: 1")},
 		{"Apache's client", multiType, twice(logPart + "\r\nContent-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit")},
-		{"UTF-8 for all parts", multiType, "--x\r\nContent-Disposition: form-data; name=\"_charset_\"\r\n\r\nUTF-8\r\n" + good},
 		{"no blank", multiType, twice(strings.Replace(logPart, "; ", ";", 1))},
 		{"a file before it", multiType, "--x\r\n" + `Content-Disposition: form-data; name="a[]"; filename="C:\x\a b; ü'.png"` + "\r\nContent-Type: image/png\r\n\r\n--\r\n\r\n-x\r\n" + good},
 		{"files of .NET and python-requests", multiType, "--x\r\nContent-Disposition: form-data; name=a; filename=a.png; filename*=utf-8''a.png\r\n\r\n\r\n--x\r\n" + `Content-Disposition: form-data; name="b"; filename*=utf-8''%C3%A9` + "\r\n\r\n\r\n" + good},

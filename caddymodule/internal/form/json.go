@@ -180,14 +180,7 @@ func (d *document) inString(data []byte) (n int) {
 		d.append(data[:1])
 		return 1
 	}
-	if n = firstOf(data, `"\`); n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
-		valid := true
-		for i := 0; d.keep && i < n; i++ {
-			valid = valid && data[i] >= ' '
-		}
-		d.stringEnds(data[:n], valid)
-		return n + 1
-	}
+	n = firstOf(data, `"\`)
 	d.append(data[:n])
 	if n == len(data) {
 		return n

@@ -136,6 +136,9 @@ func split(keys [][]byte, name []byte) (_ [][]byte, plain bool) {
 // out what comes after the last key.
 func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) {
 	p := r.plan
+	if field, _, typed := bytes.Cut(name, []byte(":")); typed { // Zope takes what follows for the type or charset
+		r.unclear |= r.name(field, wanted, cut, loose)
+	}
 	keys, plain := split(r.keys[:0], name)
 	r.keys = keys
 	at, within := place{alive: wanted}, uint64(0)
@@ -162,11 +165,6 @@ func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) 
 		longer, shorter := p.names.walk(place{alive: wanted}, letters)
 		r.unclear |= longer.alive | shorter
 		return 0
-	}
-	if field, _, typed := bytes.Cut(name, []byte(":")); typed { // Zope takes what follows for the type or charset
-		letters, _ := appendLetters(r.room[:0], field)
-		at, _ := p.names.walk(place{alive: wanted}, letters)
-		r.unclear |= p.names.at(at) & p.fields
 	}
 	is = p.names.at(at)
 	for arrays := (is | within) &^ p.fields; arrays != 0; arrays &= arrays - 1 {

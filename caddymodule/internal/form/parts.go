@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 	"regexp"
-	"strings"
-	"unicode/utf8"
 )
 
 // The form of parts that is read has nothing that readers take in different ways:
@@ -21,8 +19,8 @@ import (
 //     is a file. Names are in double quotes or words, without percent signs, encoded words
 //     and backslashes; a filename may have these. "name=" stands nowhere else.
 //   - Its Content-Transfer-Encoding is binary, 8bit, 8-bit or 7bit, and its Content-Type neither
-//     multipart nor in a charset that is no superset of ASCII, as that of a field _charset_. It has no
-//     Content-Encoding.
+//     multipart nor in a charset that is no superset of ASCII. It has no Content-Encoding, and its name
+//     is not _charset_.
 
 // partsType is the Content-Type.
 var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=-]{1,70})|"([0-9A-Za-z'()+_./:=-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
@@ -85,7 +83,6 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	if file {
 		r.unclear, is = r.unclear|is, 0
 	}
-	charset := string(name) == "_charset_" // in which Jetty reads the values of all parts
 	_, _ = in.Discard(end + 4)
 
 	r.value = r.value[:0]
@@ -96,17 +93,14 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 			return errUnclear
 		}
 		if end > 0 {
-			r.keep(is != 0 || charset, data[:end-2])
+			r.keep(is, data[:end-2])
 			_, _ = in.Discard(end + len(boundary))
 			r.note(is, r.value, len(r.value) <= longestValue)
-			if charset && !asciiLike(bytes.ToLower(r.value)) {
-				return errUnclear
-			}
 			return nil
 		}
 		// A boundary may begin in what has been read, and CRLF comes before it.
 		rest := min(len(data), len(boundary)+1)
-		r.keep(is != 0 || charset, data[:len(data)-rest])
+		r.keep(is, data[:len(data)-rest])
 		_, _ = in.Discard(len(data) - rest)
 		if _, err := in.Peek(rest + 1); err != nil {
 			return unlessFailed(err)
@@ -114,9 +108,9 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	}
 }
 
-// keep keeps up to one byte more of a value than is read, if it is wanted.
-func (r *Reading) keep(wanted bool, data []byte) {
-	if wanted {
+// keep keeps up to one byte more of a value than is read, if it is that of a field.
+func (r *Reading) keep(is uint64, data []byte) {
+	if is != 0 {
 		r.value = append(r.value, data[:min(len(data), longestValue+1-len(r.value))]...)
 	}
 }
@@ -140,7 +134,7 @@ func (r *Reading) partName(head []byte) (name []byte, file bool) {
 		line, lower := head[from:from+end], r.lower[from:from+end]
 		from += end + 2
 		colon := bytes.IndexByte(line, ':')
-		if colon < 0 || hasControl(line) || !isWord(line[:colon]) {
+		if colon < 0 || hasControl(line) || !wholeWord.Match(line[:colon]) {
 			return nil, false
 		}
 		value, lower := bytes.TrimLeft(line[colon+1:], " "), bytes.TrimLeft(lower[colon+1:], " ")
@@ -167,12 +161,13 @@ func (r *Reading) partName(head []byte) (name []byte, file bool) {
 	return name, names > 1
 }
 
-// disposition is a Content-Disposition, with the names of a field and of its file.
-var disposition = func() *regexp.Regexp {
-	const word = `[0-9A-Za-z_.%+!~-]+`
-	return regexp.MustCompile(`^form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)` +
-		`(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?:utf-8|UTF-8)''` + word + `)?$`)
-}()
+const word = `[0-9A-Za-z_.%+!~-]+`
+
+var (
+	wholeWord = regexp.MustCompile(`^` + word + `$`)
+	// disposition is a Content-Disposition, with the names of a field and of its file.
+	disposition = regexp.MustCompile(`^form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?:utf-8|UTF-8)''` + word + `)?$`)
+)
 
 // fieldName returns the name in a Content-Disposition, or nil, and how many it has with those of
 // the file.
@@ -187,15 +182,8 @@ func fieldName(value []byte) (name []byte, names int) {
 			names++
 		}
 	}
-	if bytes.Contains(name, []byte("=?")) {
+	if bytes.Contains(name, []byte("=?")) || string(name) == "_charset_" { // in which Jetty reads the values of all parts
 		return nil, 0
 	}
 	return name, names
-}
-
-// isWord reports whether a text is a word without quotes, escaped or not.
-func isWord(text []byte) bool {
-	return len(text) > 0 && !bytes.ContainsFunc(text, func(c rune) bool {
-		return c >= utf8.RuneSelf || folded[c] == 0 && !strings.ContainsRune("_.-%+!~", c)
-	})
 }
