@@ -358,7 +358,7 @@ func TestZonesKeyedByFieldOrCookieSendNoRateLimitHeaders(t *testing.T) {
 	for key, want := range map[string]bool{
 		"client_ip": true, "header X-Key": true, "query key": true, "host": true,
 		"field log": false, "client_ip field log": false, "cookie session": false, "basic_user": false,
-		"{cookie.session}": false, "x-{http.request.cookie.session}": false,
+		"{cookie.session}": false, "{http.request.cookie.session}-x": false,
 	} {
 		for _, more := range []string{"", "shadow", "override gold unlimited", "settle status 200 1 after"} {
 			if more == "override gold unlimited" && (key == "client_ip" || strings.Contains(key, " field")) {

@@ -215,7 +215,7 @@ func (z *Zone) prepareOverride(o *perkey.Override) error {
 // checkValue refuses a value that a part of the key never has.
 func (k *Key) checkValue(at int, value string) error {
 	s := NewSubject(&http.Request{Host: value, Method: value, URL: new(url.URL)})
-	switch source := k.Sources[at].plain().Source; source {
+	switch source := k.parts[at].source; source {
 	case "route":
 		known := []string{otherRoute}
 		for _, route := range k.routes {

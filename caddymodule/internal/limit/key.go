@@ -126,12 +126,13 @@ const (
 
 // A part reads one part of the key from a request.
 type part struct {
+	source string // as in [KeySource]
+
 	// One of these is set.
 	clientIP bool                  // the client's address, masked
 	field    string                // the name of a form field, which is wanted as
 	wanted   form.Field            // in the plan
 	read     func(*Subject) string // any other source; "" is missing
-	template Template              // a text with placeholders, of at least two pieces
 
 	// Fold turns the spellings of one name into one text. It is nil for parts that
 	// are no names.
@@ -203,10 +204,6 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 				return Bucket{}, keyLacking
 			}
 			name = client.Addr().AppendTo(name)
-		case p.template != nil:
-			if name, text = p.template.appendParts(name, s); text == "" {
-				return Bucket{}, keyLacking
-			}
 		default:
 			if text, state = k.value(s, p); state == keyComplete && p.fold != nil && text == oddName {
 				state = keyOdd
@@ -233,7 +230,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 	return found, keyComplete
 }
 
-// value returns the value of a part that is no address and no template.
+// value returns the value of a part that is no address.
 func (k *Key) value(s *Subject, p *part) (string, missing) {
 	if p.field == "" {
 		text := p.read(s)

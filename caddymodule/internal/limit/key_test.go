@@ -223,6 +223,14 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 	s.From("198.51.100.7:1").With("X-Api-Key", "tin").WantStatuses("/", map[int]int{http.StatusOK: 100})
 }
 
+// TestOverridesOfAString: what clients choose in one placeholder must not look like that of another.
+func TestOverridesOfAString(t *testing.T) {
+	s := servertest.RunZone(t, "z", "key {header.X-A}-{header.X-B}\nlimit 2 1/h\noverride gold - card 7 1/h", "respond {http.throttle.capacity}")
+	for _, test := range []struct{ a, b, want string }{{"gold", "card", "7"}, {"gold-card", "x", "2"}, {"gold-", "card", "2"}, {"gold", "-card", "2"}} {
+		check.Equal(t, s.From("203.0.113.7:1").With("X-A", test.a).With("X-B", test.b).Get("/").Body.String(), test.want, "%s and %s", test.a, test.b)
+	}
+}
+
 // oddNames are spellings of the field log that PHP or Rack read as it, of a value
 // that is written for %s.
 var oddNames = []struct{ contentType, body string }{

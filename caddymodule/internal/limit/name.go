@@ -48,25 +48,22 @@ func (z *Zone) Owned(value string) Owned {
 	if addr, err := netip.ParseAddr(value); err == nil && (!z.Key.HasAddress() || z.fallsBack()) {
 		o.Names = append(o.Names, "@client_ip/"+z.Key.network(addr).Addr().String())
 	}
-	segments := 0
 	for i := range z.Key.parts {
-		p := &z.Key.parts[i]
-		segment, part, ok := z.Key.spell(p, value)
+		segment, part, ok := z.Key.spell(&z.Key.parts[i], value)
 		if ok {
-			o.wanted[segments] = segment
+			o.wanted[i] = segment
 		}
 		if ok && i == 0 {
 			if e := z.Key.Overrides.Lookup([]perkey.Part{part}); e.Bucket != "" {
 				o.Names = append(o.Names, e.Bucket)
 			}
 		}
-		segments += max(1, len(p.template))
 	}
 	first, found := o.wanted[0]
-	if segments == 1 && found && !slices.Contains(o.Names, first) {
+	if len(z.Key.parts) == 1 && found && !slices.Contains(o.Names, first) {
 		o.Names = append(o.Names, first)
 	}
-	o.Search = segments > 1 && len(o.wanted) > 0 || z.TrustDevices != nil
+	o.Search = len(z.Key.parts) > 1 && len(o.wanted) > 0 || z.TrustDevices != nil
 	if len(o.wanted) == 1 && found {
 		o.Prefix = first + "/"
 	}
@@ -122,7 +119,7 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 	if p.digest {
 		name = bucketkey.AppendDigest(nil, value)
 	}
-	return string(name), perkey.Part{Text: value}, len(p.template) <= 1
+	return string(name), perkey.Part{Text: value}, true
 }
 
 // NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
@@ -185,35 +182,33 @@ func (z *Zone) CanHave(name string) bool {
 // if the name is not made of such parts.
 func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 	segments := strings.Split(name, "/")
+	if len(segments) < len(z.Key.parts) {
+		return nil, false
+	}
 	for i := range z.Key.parts {
-		p := &z.Key.parts[i]
-		n := max(1, len(p.template))
-		if len(segments) < n {
+		p, segment := &z.Key.parts[i], segments[i]
+		part, ok := perkey.Part{}, true
+		digest, digested := bucketkey.ParseDigest(segment)
+		switch {
+		case p.clientIP:
+			var spelled string
+			spelled, part, ok = z.Key.spell(p, segment)
+			ok = ok && spelled == segment
+		case digested:
+			part.Digest = digest
+		case p.digest, strings.HasPrefix(segment, "@"):
+			ok = false
+		default:
+			var err error
+			if part.Text, err = url.PathUnescape(segment); err != nil {
+				part.Text = segment
+			}
+		}
+		if !ok {
 			return nil, false
 		}
-		if p.clientIP {
-			spelled, network, ok := z.Key.spell(p, segments[0])
-			if !ok || spelled != segments[0] {
-				return nil, false
-			}
-			parts, segments = append(parts, network), segments[1:]
-			continue
-		}
-		part := perkey.Part{}
-		for _, segment := range segments[:n] {
-			switch digest, digested := bucketkey.ParseDigest(segment); {
-			case digested && n == 1:
-				part.Digest = digest
-			case p.digest || !digested && strings.HasPrefix(segment, "@"):
-				return nil, false
-			}
-			plain, err := url.PathUnescape(segment)
-			if err != nil {
-				plain = segment
-			}
-			part.Text += plain
-		}
-		parts, segments = append(parts, part), segments[n:]
+		parts = append(parts, part)
 	}
-	return parts, len(segments) == 0 || segments[0] == "@device" // see [deviceKey]
+	rest := segments[len(parts):]
+	return parts, len(rest) == 0 || rest[0] == "@device" // see [deviceKey]
 }

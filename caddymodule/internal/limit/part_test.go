@@ -15,8 +15,8 @@ import (
 
 func read(headers ...string) (user string, unclear bool) {
 	r := &http.Request{Method: "GET", Header: http.Header{"Authorization": headers}}
-	part, _ := KeySource{Source: "basic_user"}.compile(nil, false)
-	return part.read(&Subject{Request: r}), unclearUser(r)
+	parts, _ := KeySource{Source: "basic_user"}.compile(nil, false)
+	return parts[0].read(&Subject{Request: r}), unclearUser(r)
 }
 
 func TestABasicUserIsTheNameBeforeTheColon(t *testing.T) {

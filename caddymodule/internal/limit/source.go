@@ -23,10 +23,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// KeySource is one part of a zone's key.
+// KeySource is one part of a zone's key. In a string with placeholders, each of these is a part,
+// and so is each text between them.
 type KeySource struct {
 	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `field`,
 	// `basic_user`, `host`, `method`, `route`, `text`, or a string with placeholders
@@ -115,104 +115,102 @@ func NewKey(sources []KeySource) (*Key, error) {
 func (k *Key) compileSources(digest bool) error {
 	seen := make(map[KeySource]bool)
 	for _, source := range k.Sources {
-		part, err := source.compile(k, digest)
+		parts, err := source.compile(k, digest)
 		if s := source.plain(); err == nil && seen[s] {
 			err = fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
 		}
 		if err != nil {
 			return err
 		}
+		for i := range parts {
+			parts[i].source = cmp.Or(parts[i].source, source.plain().Source)
+		}
 		seen[source.plain()] = true
-		k.parts = append(k.parts, part)
+		k.parts = append(k.parts, parts...)
 	}
 	return nil
 }
 
-// compile compiles a part of a key.
-func (k KeySource) compile(key *Key, digest bool) (part, error) {
-	none := part{}
+// compile compiles a source, which is one part of a key but for strings with placeholders.
+func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 	switch named := slices.Contains(NamedSources, k.Source); {
 	case named && k.Name == "":
-		return none, fmt.Errorf("key source %q has no name: want one after it", k.Source)
+		return nil, fmt.Errorf("key source %q has no name: want one after it", k.Source)
 	case !named && k.Name != "":
-		return none, fmt.Errorf("key source %q takes no name: unexpected %q", k.Source, k.Name)
+		return nil, fmt.Errorf("key source %q takes no name: unexpected %q", k.Source, k.Name)
 	case k.Source == "text" && k.Text == "":
-		return none, errors.New("key source \"text\" has no text")
+		return nil, errors.New("key source \"text\" has no text")
 	case placeholder.MatchString(k.Text):
-		return none, fmt.Errorf("key source \"text\" fills in no placeholders: want %s without text", k.Text)
+		return nil, fmt.Errorf("key source \"text\" fills in no placeholders: want %s without text", k.Text)
 	case k.Source != "text" && k.Text != "":
-		return none, fmt.Errorf("key source %q takes no text: unexpected %q", k.Source, k.Text)
+		return nil, fmt.Errorf("key source %q takes no text: unexpected %q", k.Source, k.Text)
 	case k.Fold != "" && !k.Folds():
-		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", k.Source)
+		return nil, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", k.Source)
 	case foldings[k.Fold] == nil:
-		return none, option.Unknown("word", k.Fold, " after fold", []string{"wordpress", "email"})
+		return nil, option.Unknown("word", k.Fold, " after fold", []string{"wordpress", "email"})
 	}
 	k = k.plain()
 	switch k.Source {
 	case "client_ip":
-		return part{clientIP: true}, nil
+		return []part{{clientIP: true}}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
 		if !httpguts.ValidHeaderFieldName(k.Name) {
-			return none, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", k.Name)
+			return nil, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", k.Name)
 		}
 		if k.Name == "Host" {
-			return none, errors.New("key source \"header Host\" is always empty: want host")
+			return nil, errors.New("key source \"header Host\" is always empty: want host")
 		}
 		// One that is sent twice is missing, because the upstream may read the other value.
-		return part{read: func(s *Subject) string { return response.Single(s.Request.Header[k.Name]) }, digest: digest}, nil
+		return []part{{read: func(s *Subject) string { return response.Single(s.Request.Header[k.Name]) }, digest: digest}}, nil
 	case "cookie":
 		if !httpguts.ValidHeaderFieldName(k.Name) { // the same letters are valid
-			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", k.Name)
+			return nil, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", k.Name)
 		}
-		return part{digest: digest, read: func(s *Subject) string {
+		return []part{{digest: digest, read: func(s *Subject) string {
 			if sent := s.Request.CookiesNamed(k.Name); len(sent) == 1 {
 				return sent[0].Value
 			}
 			return ""
-		}}, nil
+		}}}, nil
 	case "query":
 		if strings.ContainsAny(k.Name, "=&?") {
-			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", k.Name, cmp.Or(strings.Trim(k.Name, "=&?"), "s"))
+			return nil, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", k.Name, cmp.Or(strings.Trim(k.Name, "=&?"), "s"))
 		}
-		return part{read: func(s *Subject) string { return response.Single(s.Request.URL.Query()[k.Name]) }, digest: digest}, nil
+		return []part{{read: func(s *Subject) string { return response.Single(s.Request.URL.Query()[k.Name]) }, digest: digest}}, nil
 	case "field":
 		if _, err := new(form.Plan).Field(k.Name); err != nil {
-			return none, err
+			return nil, err
 		}
-		return part{field: k.Name, fold: foldings[k.Fold], digest: digest}, nil
+		return []part{{field: k.Name, fold: foldings[k.Fold], digest: digest}}, nil
 	case "basic_user":
 		folding := foldings[k.Fold]
-		return part{fold: folding, digest: digest, read: func(s *Subject) string {
+		return []part{{fold: folding, digest: digest, read: func(s *Subject) string {
 			if len(s.Request.Header["Authorization"]) != 1 {
 				return "" // see [unclearUser], also of one that is not written as RFC 7617 has it
 			}
 			user, _, _ := s.Request.BasicAuth()
 			return folding(user)
-		}}, nil
+		}}}, nil
 	case "host":
-		return part{read: Host}, nil
+		return []part{{read: Host}}, nil
 	case "method":
-		return part{read: Method}, nil
+		return []part{{read: Method}}, nil
 	case "route":
 		if len(key.routes) == 0 {
-			return none, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
+			return nil, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
 		}
-		return part{read: key.route}, nil
+		return []part{{read: key.route}}, nil
 	case "text":
-		return part{read: func(*Subject) string { return k.Text }}, nil
+		return []part{{read: func(*Subject) string { return k.Text }}}, nil
 	}
 	if !strings.Contains(k.Source, "{") {
 		if meant := option.Nearest(k.Source, sourceWords); meant != "" {
-			return none, fmt.Errorf("unknown key source %q: did you mean %s?", k.Source, meant)
+			return nil, fmt.Errorf("unknown key source %q: did you mean %s?", k.Source, meant)
 		}
-		return none, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
+		return nil, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
 	}
-	template, err := parseTemplate(k.Source)
-	if len(template) == 1 { // a placeholder alone is read like any other source
-		return part{read: template[0].read}, nil
-	}
-	return part{template: template}, err
+	return parseTemplate(k.Source)
 }
 
 // NamedSources are the sources with a name. Clients choose their values.
@@ -245,14 +243,18 @@ func (k *KeySource) Header() string {
 	return ""
 }
 
-// parseTemplate splits a string with placeholders into its pieces. It refuses
-// placeholders that cannot work in a key.
-func parseTemplate(text string) (t Template, err error) {
+// parseTemplate splits a string with placeholders, each of which is a part of the key, so that no
+// value can look like that of the next one. So is each text between them. It refuses placeholders
+// that cannot work in a key.
+func parseTemplate(text string) (parts []part, err error) {
 	end := 0
-	for _, at := range placeholder.FindAllStringIndex(text, -1) {
-		if at[0] > end {
-			t = append(t, piece{text: text[end:at[0]]})
+	literal := func(to int) {
+		if piece := text[end:to]; piece != "" {
+			parts = append(parts, part{source: "text", read: func(*Subject) string { return piece }})
 		}
+	}
+	for _, at := range placeholder.FindAllStringIndex(text, -1) {
+		literal(at[0])
 		name := text[at[0]+1 : at[1]-1]
 		if slices.Contains(clientPlaceholders, "{"+name+"}") {
 			return nil, fmt.Errorf("placeholder {%s} within %q: give client_ip as a part of its own, which masks IPv6 addresses", name, text)
@@ -260,15 +262,14 @@ func parseTemplate(text string) (t Template, err error) {
 		if err = checkPlaceholder(name); err != nil {
 			return nil, fmt.Errorf("placeholder {%s}: %w", name, err)
 		}
-		t, end = append(t, piece{placeholder: name}), at[1]
+		parts = append(parts, part{read: func(s *Subject) string { return valueOf(name, s) }})
+		end = at[1]
 	}
 	if end == 0 {
 		return nil, fmt.Errorf("no placeholder in %q: for a fixed text, want text %s", text, text)
 	}
-	if end < len(text) {
-		t = append(t, piece{text: text[end:]})
-	}
-	return t, nil
+	literal(len(text))
+	return parts, nil
 }
 
 // checkPlaceholder refuses placeholders that never have a value, that differ for each
@@ -302,44 +303,18 @@ func checkPlaceholder(name string) error {
 	return nil
 }
 
-// A Template is a text with placeholders, split into pieces.
-type Template []piece
-
-// A piece is a literal text, or the name of a placeholder.
-type piece struct{ text, placeholder string }
-
 var placeholder = regexp.MustCompile(`\{[^{}\s]+\}`)
 
-// read returns the value of the piece's placeholder.
-func (p piece) read(s *Subject) string {
-	switch p.placeholder {
+// valueOf returns the value of a placeholder.
+func valueOf(placeholder string, s *Subject) string {
+	switch placeholder {
 	case "http.request.method", "http.request.orig_method":
 		return Method(s)
 	case "http.request.host":
 		return Host(s)
 	}
-	value, _ := s.Replacer().GetString(p.placeholder)
+	value, _ := s.Replacer().GetString(placeholder)
 	return value
-}
-
-// appendParts appends each piece as a part of its own, so that the value of one
-// placeholder cannot look like that of the next. It also returns the plain text,
-// which is "" if a placeholder has no value.
-func (t Template) appendParts(name []byte, s *Subject) (longer []byte, text string) {
-	for i, piece := range t {
-		if i > 0 {
-			name = append(name, '/')
-		}
-		value := piece.text
-		if piece.placeholder != "" {
-			if value = piece.read(s); value == "" {
-				return name, ""
-			}
-		}
-		name = bucketkey.AppendPart(name, value)
-		text += value
-	}
-	return name, text
 }
 
 // Host reads the host of a request, in lower case and without port.
