@@ -134,14 +134,14 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		switch {
 		case rp.study != nil:
 			diff := 0.0
-			for _, due := range verdict.Settle(r, rp.now, observer) {
+			for _, due := range verdict.Settle(rp.now, observer) {
 				diff = due.Diff
 			}
 			rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
 		case within.RefusedUnasked(r, asked):
 			_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
 		case verdict.Needs().Settles:
-			rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, observer)) })
+			rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(rp.now, observer)) })
 		}
 	}
 	return err

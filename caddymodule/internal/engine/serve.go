@@ -231,6 +231,6 @@ func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Obse
 		if observer.OwnHeader { // for a refund, which alone depends on the time
 			now = time.Now()
 		}
-		h.app.Correct(v.Settle(r, now, observer))
+		h.app.Correct(v.Settle(now, observer))
 	}
 }

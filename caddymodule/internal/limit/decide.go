@@ -237,12 +237,10 @@ func (a *evaluation) decided(z *Zone) bool {
 func (a *evaluation) claimOf(z *Zone) error {
 	concern, err := z.Concerns(&a.Subject)
 	switch {
-	case err != nil || concern == Unmatched || concern == Static && !z.Carries(&a.Subject):
+	case err != nil || concern == Unmatched:
 		return err
 	case concern == Concerned:
 		return a.claimFor(z)
-	case concern == Static:
-		a.static = append(a.static, a.exempt(z))
 	}
 	z.Reporter.Count(CountExempt)
 	return nil
@@ -422,28 +420,6 @@ func (a *evaluation) fail(z *Zone, err error) error {
 	return err
 }
 
-// An exemption is a zone that exempts a request as a static file.
-type exemption struct {
-	zone *Zone
-
-	// charge is the charge of the request if the upstream answers it after all, or zero if
-	// the zone would charge nothing.
-	charge leakybucket.Charge
-}
-
-// exempt returns the exemption with what the zone would charge. That must be computed
-// now, because later handlers may rewrite the request.
-func (a *evaluation) exempt(z *Zone) exemption {
-	e := exemption{zone: z}
-	if k, why, skip := z.Find(&a.Subject); why == None && !skip && k.Rule == perkey.Limited {
-		if cost, _, err := z.cost(&a.Subject, k.Limit); err == nil {
-			z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
-			e.charge.Debt = 0 // nothing was reserved that a response corrects
-		}
-	}
-	return e
-}
-
 // take asks the store about the claims from one on. An enforced charge is not asked about if an
 // enforced zone refuses, and a shadow charge not if any does: a refused request must not be
 // charged by other zones. If even the memory store fails, the zones count as if they had not
@@ -575,7 +551,7 @@ func (a *evaluation) conclude() *Verdict {
 	if nests {
 		v.note(a.Request)
 	}
-	none := len(v.Outcomes)+len(v.static) == 0
+	none := len(v.Outcomes) == 0
 	if !none {
 		v.publish(a, logs)
 	} else if a.Server.readsVerdicts() && a.Replacer() != nil {
@@ -615,5 +591,5 @@ func (a *evaluation) conclusion(o *Outcome) {
 // wanted reports whether somebody wants to know what became of a request that is admitted, beside
 // the access log.
 func (a *evaluation) wanted() bool {
-	return a.Follows || a.Announces || a.Body != nil || a.static != nil || a.Server.readsVerdicts()
+	return a.Follows || a.Announces || a.Body != nil || a.Server.readsVerdicts()
 }

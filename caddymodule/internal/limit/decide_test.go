@@ -92,7 +92,6 @@ func (*silent) Unsettled(int)                                           {}
 func (*silent) Settled(int, bool, bool)                                 {}
 func (*silent) Admitted(*Outcome, *http.Request)                        {}
 func (s *silent) Failed(error, bool)                                    { s.failed++ }
-func (*silent) ServedStatic(*http.Request)                              {}
 func (s *silent) Count(c Count) {
 	if c == CountFallback {
 		s.fellBack++

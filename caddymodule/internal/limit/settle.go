@@ -15,7 +15,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -207,7 +206,7 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Timed = n.Timed || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
 	}
-	n.Settles = n.Settles || len(v.static)+len(v.due) > 0
+	n.Settles = n.Settles || len(v.due) > 0
 	return n
 }
 
@@ -240,9 +239,8 @@ func (o *Outcome) settles() bool {
 }
 
 // Settle returns the settlements that correct the charges to what the request really
-// cost, which is known now, also if it was exempt as one for a static file and the upstream has
-// answered it.
-func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (due []leakybucket.Settlement) {
+// cost, which is known now.
+func (v *Verdict) Settle(now time.Time, observer *Observer) (due []leakybucket.Settlement) {
 	due = append(observer.due[:0], v.due...)
 	for o := range v.all {
 		if !o.settles() {
@@ -265,14 +263,6 @@ func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (du
 		o.settledCost, o.settled = cost, true
 		if diff := cost - reserved; diff != 0 {
 			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.Answer, Diff: diff})
-		}
-	}
-	if len(v.static) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
-		for _, e := range v.static {
-			e.zone.Reporter.ServedStatic(r)
-			if e.charge.Cost > 0 {
-				due = append(due, leakybucket.Settlement{Charge: e.charge, Diff: e.charge.Cost})
-			}
 		}
 	}
 	return due

@@ -26,7 +26,6 @@ type Verdict struct {
 	refused   bool                     // an enforced zone refuses the request
 	overflows bool                     // a zone refuses it, or would without shadow: shadow charges are poured no more
 	logged    bool                     // the request will be in an access log
-	static    []exemption              // the zones that exempt the request as a static file
 	due       []leakybucket.Settlement // corrections that do not depend on the response
 	body      *body.Received           // of the request, if the handler has received it
 
@@ -90,9 +89,6 @@ func (v *Verdict) note(r *http.Request) {
 	noted := record.Of(r)
 	for i := range v.Outcomes {
 		noted.Charged = append(noted.Charged, v.Outcomes[i].Zone.Name)
-	}
-	for i := range v.static {
-		noted.Charged = append(noted.Charged, v.static[i].zone.Name)
 	}
 }
 
@@ -417,10 +413,6 @@ type Reporter interface {
 
 	// Failed warns that a matcher has failed. If the zone is enforced, the request fails.
 	Failed(err error, enforced bool)
-
-	// ServedStatic warns that the upstream has answered a request that was taken for one of
-	// a static file.
-	ServedStatic(*http.Request)
 }
 
 // A Count is what a Reporter counts.

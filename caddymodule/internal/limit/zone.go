@@ -50,7 +50,8 @@ type Zone struct {
 	ExemptRaw caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
 	// Exempt GET and HEAD requests for regular files that exist, and whose names
-	// PHP does not run. Default: such requests are charged.
+	// PHP does not run, whoever answers them: serve them before the upstream is asked.
+	// Default: such requests are charged.
 	ExemptStaticFiles []option.StaticFiles `json:"exempt_static_files,omitempty"`
 
 	// What identifies a request's bucket. Default: the client's address.
@@ -167,7 +168,7 @@ func (z *Zone) MarksResponses() bool { return z.Shadow != nil && z.Shadow.Server
 // EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
 // it lets none wait, and learns nothing from responses.
 func (z *Zone) EndsAtAdmission() bool {
-	return z.Delay == nil && z.Settle == nil && len(z.Refund) == 0 && len(z.Static) == 0
+	return z.Delay == nil && z.Settle == nil && len(z.Refund) == 0
 }
 
 // Limits returns a charge for each limit that a bucket of the zone may have, with its
@@ -227,8 +228,7 @@ type Concern uint8
 // The concerns.
 const (
 	Unmatched Concern = iota
-	Exempted          // by the zone's own matchers
-	Static            // exempt, because a static file answers it
+	Exempted
 	Concerned
 )
 
@@ -243,13 +243,12 @@ func (z *Zone) Concerns(s *Subject) (Concern, error) {
 			return Unmatched, matcherError("match", err)
 		}
 	}
-	if exempt, err := z.Exempts(s); err != nil {
+	exempt, err := z.Exempts(s)
+	switch {
+	case err != nil:
 		return Unmatched, err
-	} else if exempt {
+	case exempt, slices.ContainsFunc(z.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }):
 		return Exempted, nil
-	}
-	if slices.ContainsFunc(z.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }) {
-		return Static, nil
 	}
 	return Concerned, nil
 }

@@ -16,8 +16,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
 // A Matcher matches requests that `file_server` answers with a file, and that no
@@ -88,25 +86,4 @@ func plain(name string) bool {
 		}
 	}
 	return true
-}
-
-// UpstreamAnswered reports, after the next handler ran, whether an upstream was
-// asked for the response, by reverse_proxy or php_fastcgi. A proxy that only said
-// that the request may go on, as forward_auth does, does not count.
-func UpstreamAnswered(r *http.Request, header http.Header) bool {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return false
-	}
-	// Set once the response has been copied to the client.
-	if _, copied := repl.Get("http.reverse_proxy.upstream.duration"); copied || response.Switched(r.Context()) {
-		return true
-	}
-	_, asked := repl.Get("http.reverse_proxy.upstream.address")
-	if _, answered := repl.Get("http.reverse_proxy.upstream.latency"); answered {
-		// The proxy has begun to copy the response, which then broke off.
-		return strings.HasSuffix(strings.Join(header["Via"], ","), " Caddy")
-	}
-	// An upstream that gave no headers failed, or the client left while it worked.
-	return asked
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
@@ -67,8 +66,7 @@ type Counts struct {
 	unsettled prometheus.Counter                  // charges left as reserved
 	people    prometheus.Counter                  // nil without server_timing
 
-	warnedStatic atomic.Bool
-	failures     *rate.Limiter // of warnings
+	failures *rate.Limiter // of warnings
 }
 
 // New returns the counters and logs of a zone.
@@ -205,18 +203,6 @@ func (t *Counts) Unlogged() uint32 {
 		return 0
 	}
 	return t.figures.Unlogged.Swap(0)
-}
-
-// ServedStatic implements limit.Reporter. It warns once.
-func (t *Counts) ServedStatic(r *http.Request) {
-	if !t.warnedStatic.Swap(true) {
-		asked := r
-		if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
-			asked = &original // later handlers may have rewritten it
-		}
-		t.Logger.Warn("the upstream answered a request that exempt static_files took for a file; it is charged afterwards: serve files before the upstream is asked",
-			zap.String("uri", asked.RequestURI))
-	}
 }
 
 // Unsettled counts a charge that stays as it was reserved.
