@@ -89,7 +89,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		defer func() { v.Close(r, err) }()
 		return h.serve(w, r, next, v, shared)
 	case concerned && len(h.headers) > 0: // clients never see what the upstream says that a request cost
-		return (&limit.Observer{Headers: h.headers, Nests: shared != nil}).Serve(w, r, next)
+		return (&limit.Observer{Headers: h.headers, Shared: shared}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
@@ -185,7 +185,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, Nests: shared != nil, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
+	observer := &limit.Observer{Headers: h.headers, Shared: shared, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
 	var hide func() // the rate-limit headers
 	if h.Announces {
 		rateLimit, policy := slices.Clone(w.Header()["Ratelimit"]), slices.Clone(w.Header()["Ratelimit-Policy"])

@@ -421,7 +421,7 @@ func TestAFileIsSentAndMeasured(t *testing.T) {
 		for method, want := range map[string]float64{"GET": 1000, "HEAD": 0} {
 			costs := make(chan float64, 1)
 			server, _ := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
-				o := &Observer{outer: w.(*Observer)}
+				o := new(Observer)
 				err := o.Serve(w, r, handler(func(w http.ResponseWriter, r *http.Request) error {
 					http.ServeFile(w, r, name)
 					return nil

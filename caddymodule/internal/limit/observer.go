@@ -22,8 +22,8 @@ import (
 type Observer struct {
 	response.Writer
 
-	// Nests says that other handlers may observe the same request.
-	Nests bool
+	// Shared is the request's record, if other handlers may observe the same request.
+	Shared *record.Record
 
 	// Headers are those in which upstreams say what requests cost. Clients never see them, nor
 	// trailers of these names.
@@ -40,7 +40,7 @@ type Observer struct {
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
-	outer  *Observer                         // of the nearest handler around, with Nests; it is told the cost headers that this one removes
+	around []string                          // headers that handlers around remove, which may want to see them first
 	ctx    context.Context                   // of the request, to see when the client leaves
 	bytes  int64                             // of the body
 	fields struct{ before, own http.Header } // what outer handlers have set, and what comes from within; with OwnHeader
@@ -67,10 +67,6 @@ type times struct {
 	elapsed time.Duration // until the next handler was done without them, likewise
 }
 
-// observerVar is the variable of a request with its innermost observer. No user would choose
-// its name.
-const observerVar = "throttle.observer"
-
 // Serve calls the next handler with the observer as the response writer. When it
 // has returned or panicked, the observer knows all that zones ask.
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
@@ -78,10 +74,10 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if o.ctx = r.Context(); len(o.Headers) > 0 {
 		o.values = make([]string, len(o.Headers))
 	}
-	if o.Nests {
-		o.outer, _ = caddyhttp.GetVar(o.ctx, observerVar).(*Observer) // or nil
-		caddyhttp.SetVar(o.ctx, observerVar, o)
-		defer caddyhttp.SetVar(o.ctx, observerVar, o.outer)
+	if o.Shared != nil {
+		o.around = o.Shared.Hidden
+		o.Shared.Hidden = slices.Concat(o.around, o.Headers)
+		defer func() { o.Shared.Hidden = o.around }()
 	}
 	if o.OwnHeader {
 		o.fields.before = w.Header().Clone()
@@ -168,36 +164,19 @@ func (o *Observer) beforeHeaders(status int) {
 	}
 }
 
-// readHeaders records what the upstream says the request cost, also for the
-// observers around this one, and removes it.
+// readHeaders records what the upstream says the request cost, and removes it.
 func (o *Observer) readHeaders() {
 	header := o.Header()
-	for at := o; at != nil; at = at.outer {
-		for i, name := range at.Headers {
-			for _, field := range []string{name, http.TrailerPrefix + name} { // of a trailer that was not announced
-				if values := header[field]; len(values) > 0 {
-					at.values[i] = response.Single(values)
-				}
+	for i, name := range o.Headers {
+		for _, field := range []string{name, http.TrailerPrefix + name} { // of a trailer that was not announced
+			if values := header[field]; len(values) > 0 {
+				o.values[i] = response.Single(values)
+			}
+			if !slices.Contains(o.around, name) {
+				delete(header, field)
 			}
 		}
 	}
-	for _, name := range o.Headers {
-		if !o.outer.removes(name) {
-			delete(header, name)
-			delete(header, http.TrailerPrefix+name)
-		}
-	}
-}
-
-// removes reports whether the observer or one around it removes a header. It may want
-// to see it first. A nil Observer removes none.
-func (o *Observer) removes(name string) bool {
-	for ; o != nil; o = o.outer {
-		if slices.Contains(o.Headers, name) {
-			return true
-		}
-	}
-	return false
 }
 
 // Write implements http.ResponseWriter.

@@ -23,6 +23,10 @@ type Record struct {
 	Charged []string
 	charged [4]string // room for the first of them
 
+	// Hidden are the response headers that throttle keeps from clients, in the handlers around
+	// the one that runs.
+	Hidden []string
+
 	// Slots are the names of the in_flight whose slots the request holds.
 	Slots []string
 	room  [1]string // of Slots, for most requests
