@@ -80,7 +80,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		if !can || c.Shadow || res.Decided(z) {
 			continue
 		}
-		if _, runs := m.app.ConfirmedBlock(r.Context(), time.Now(), &c); runs {
+		if _, runs := m.app.ConfirmedBlock(r.Context(), &c); runs {
 			return true, nil
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -62,21 +61,14 @@ type Store interface {
 // AnyBlock reports, without a lock, whether any block may be known.
 func (e *Engine) AnyBlock() bool { return e.Store.AnyBlock() }
 
-// known returns the block that is known of a charge's bucket, if one runs. If it is not
-// current, a shared store may have ended it.
-func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b limit.RunningBlock, runs, current bool) {
-	d, current := e.Store.Known(c)
-	return limit.RunningBlock{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0, current
-}
-
-// ConfirmedBlock implements limit.Env.
-func (e *Engine) ConfirmedBlock(ctx context.Context, now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
-	b, runs, current := e.known(now, c)
-	if runs && !current {
+// ConfirmedBlock implements limit.Env. If a block is not current, a shared store may have ended it.
+func (e *Engine) ConfirmedBlock(ctx context.Context, c *leakybucket.Charge) (block leakybucket.Decision, runs bool) {
+	block, current := e.Store.Known(c)
+	if block.BlockedUntil != 0 && !current {
 		e.Store.(*sharedstore.Store).Confirm(ctx, c)
-		b, runs, _ = e.known(now, c)
+		block, _ = e.Store.Known(c)
 	}
-	return b, runs
+	return block, block.BlockedUntil != 0
 }
 
 // Take implements limit.Env.
@@ -92,12 +84,12 @@ func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
 
 // KnownBlock implements limit.Env. Only a shared store takes longer to ask.
-func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
+func (e *Engine) KnownBlock(c *leakybucket.Charge) (block leakybucket.Decision, runs bool) {
 	if e.Shared == nil {
-		return limit.RunningBlock{}, false
+		return block, false
 	}
-	b, runs, current := e.known(now, c)
-	return b, runs && current
+	block, current := e.Store.Known(c)
+	return block, current && block.BlockedUntil != 0
 }
 
 // Effective implements limit.Env.

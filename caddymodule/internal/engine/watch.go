@@ -59,8 +59,8 @@ func (r Refused) Holds(peer netip.Addr) bool {
 	if l := overrides.Limit(r.block.Zone, r.block.Key, now); l != nil && !l.Limits() {
 		return false
 	}
-	_, runs, _ := a.known(now, r.block)
-	return runs
+	block, _ := a.Store.Known(r.block)
+	return block.BlockedUntil != 0
 }
 
 // Watch has a watcher told about clients that are refused. It must be called while the config

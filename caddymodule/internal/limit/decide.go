@@ -67,8 +67,8 @@ type Env interface {
 
 	// ConfirmedBlock returns the block that runs now for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
-	ConfirmedBlock(ctx context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
-	KnownBlock(now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
+	ConfirmedBlock(context.Context, *leakybucket.Charge) (block leakybucket.Decision, runs bool)
+	KnownBlock(*leakybucket.Charge) (block leakybucket.Decision, runs bool)
 
 	// Effective leaves a charge as Take would leave it now.
 	Effective(*leakybucket.Charge)
@@ -84,13 +84,6 @@ type Env interface {
 
 	// NoAddress is called if a key needed the client's address and there was none.
 	NoAddress()
-}
-
-// A RunningBlock is a block that is known to run.
-type RunningBlock struct {
-	Until time.Time
-	Seen  time.Time // when Level was so
-	Level float64   // of the bucket, in units
 }
 
 // An evaluation is a verdict of one handler about one request while it is made. Its memory comes
@@ -310,7 +303,7 @@ func (a *evaluation) complete(o *Outcome, k *Bucket) {
 		}
 	}
 	if z.Block != nil {
-		if block, runs := a.env.KnownBlock(a.Now(), &o.Charge); runs {
+		if block, runs := a.env.KnownBlock(&o.Charge); runs {
 			a.refuseBlocked(o, block)
 		}
 	}
@@ -340,15 +333,14 @@ func (a *evaluation) refuse(o *Outcome, why Reason, lasts time.Duration) {
 }
 
 // refuseBlocked makes a claim a refusal by a block that is known to run.
-func (a *evaluation) refuseBlocked(o *Outcome, b RunningBlock) {
+func (a *evaluation) refuseBlocked(o *Outcome, block leakybucket.Decision) {
 	a.env.Effective(&o.Charge)
-	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
-	o.Answer.Level = o.Limit.Level(seen, leakybucket.Instant(a.Now().Sub(b.Seen).Microseconds()))
+	o.Answer.Level = block.Level
 	why := Blocked
 	if o.Limit.Oversize(o.Cost) {
 		why = Oversize
 	}
-	a.refuse(o, why, b.Until.Sub(a.Now()))
+	a.refuse(o, why, block.BlockedUntil.Sub(block.At))
 }
 
 // claimBan refuses a request whose client is banned, as one of the zones.
@@ -394,7 +386,7 @@ func (a *evaluation) claimBlock(z *Zone) {
 	if !can {
 		return
 	}
-	if block, runs := a.env.ConfirmedBlock(a.Request.Context(), a.Now(), &c); runs {
+	if block, runs := a.env.ConfirmedBlock(a.Request.Context(), &c); runs {
 		o := a.next(z)
 		o.Charge = c
 		a.refuseBlocked(o, block)

@@ -43,15 +43,15 @@ func (e *fakeEnv) Prepare(s *Subject) (bool, []*Zone, error) {
 	return e.exempt, e.everywhere, e.exemptErr
 }
 
-func (e *fakeEnv) ConfirmedBlock(_ context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool) {
+func (e *fakeEnv) ConfirmedBlock(_ context.Context, c *leakybucket.Charge) (leakybucket.Decision, bool) {
 	e.note("confirmed " + c.Zone + " " + c.Key)
-	return RunningBlock{Until: now.Add(time.Minute), Seen: now}, true
+	return leakybucket.Decision{BlockedUntil: 60e6}, true
 }
 
 func (e *fakeEnv) Effective(*leakybucket.Charge) {}
 
-func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (RunningBlock, bool) {
-	return RunningBlock{}, false
+func (e *fakeEnv) KnownBlock(*leakybucket.Charge) (leakybucket.Decision, bool) {
+	return leakybucket.Decision{}, false
 }
 
 func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
