@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -52,45 +51,41 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	return s
 }
 
-// look finds out what the routes are. The config of those whose handlers were provisioned is gone.
+// look finds out what the routes are.
 func (s *server) look() {
 	for i := range s.all.Routes {
 		r := &s.all.Routes[i]
-		gone := r.HandlersRaw == nil && len(r.Handlers) > 0
-		s.all.ReadsVerdicts = s.all.ReadsVerdicts || gone || negates(r.MatcherSets)
-		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
+		s.all.Add(metIn(r))
+		s.all.Add(metIn(r.MatcherSets)) // Caddy has dropped what these were made of
+		s.all.ReadsVerdicts = s.all.ReadsVerdicts || negates(r.MatcherSets)
 		if !r.Terminal {
-			// Error routes within go on to the routes after this one.
-			s.open.ReadsVerdicts, s.open.ErrorRoutes, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorRoutes || gone, s.open.ErrorsAsk || gone
-			s.read(&s.open, r)
+			s.open.Add(metIn(r)) // error routes within go on to the routes after this one
 		}
 	}
-	s.read(&s.open, s.all.Errors, s.all.NamedRoutes)
+	s.open.Add(metIn(s.all.NamedRoutes))
+	s.open.ErrorRoutes = s.open.ErrorRoutes || len(s.all.NamedRoutes) > 0
 	if s.all.Errors != nil {
-		raw, err := json.Marshal(s.all.Errors)
-		s.open.ErrorsAsk = s.open.ErrorsAsk || err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))
-		for _, r := range s.all.Errors.Routes {
-			gone := r.HandlersRaw == nil && len(r.Handlers) > 0
-			s.open.ReadsVerdicts, s.open.ErrorsAsk = s.open.ReadsVerdicts || gone, s.open.ErrorsAsk || gone
+		for i := range s.all.Errors.Routes {
+			s.open.Add(metIn(&s.all.Errors.Routes[i]))
 		}
+		raw, err := json.Marshal(s.all.Errors)
+		s.open.Add(limit.Met{ErrorRoutes: true, ErrorsAsk: err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))})
 	}
-	s.open.ErrorRoutes = s.open.ErrorRoutes || s.all.Errors != nil || len(s.all.NamedRoutes) > 0
-	s.all.ReadsVerdicts, s.all.ErrorRoutes = s.all.ReadsVerdicts || s.open.ReadsVerdicts, s.all.ErrorRoutes || s.open.ErrorRoutes
-	s.all.ErrorsAsk = s.all.ErrorsAsk || s.open.ErrorsAsk
+	s.all.Add(s.open.Met)
 }
 
 // noUpstream matches the names of handlers, in JSON, that ask no upstream.
 var noUpstream = regexp.MustCompile(`"handler":"(file_server|static_response|headers|rewrite|vars|encode|subroute)"`)
 
-// read looks for placeholders of ours, for templates, which may name some, and for error routes.
-func (s *server) read(into *limit.Server, config ...any) {
-	raw, err := json.Marshal(config)
-	text := string(raw)
-	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
-		into.ReadsVerdicts = into.ReadsVerdicts || err != nil || strings.Contains(text, name)
-	}
-	within := err != nil || strings.Contains(text, `"errors"`)
-	into.ErrorRoutes, into.ErrorsAsk = into.ErrorRoutes || within, into.ErrorsAsk || within
+// metIn looks in a part of the config for placeholders of ours, for templates, which may name some, and
+// for error routes. The config of a route whose handlers were provisioned is gone: it may have had all.
+func metIn(part any) limit.Met {
+	r, is := part.(*caddyhttp.Route)
+	gone := is && r.HandlersRaw == nil && len(r.Handlers) > 0
+	raw, err := json.Marshal(part)
+	has := func(name string) bool { return gone || err != nil || bytes.Contains(raw, []byte(name)) }
+	errors := has(`"errors"`)
+	return limit.Met{ReadsVerdicts: has("http.throttle.") || has(`"templates"`) || has(`"template_file"`), ErrorRoutes: errors, ErrorsAsk: errors}
 }
 
 // negates reports whether one of the matchers is `not`, which does not tell what it negates.
@@ -131,7 +126,7 @@ func (s *server) joinRoute(i int, route *caddyhttp.Route) *limit.Server {
 	of := s.routes[i]
 	if of == nil {
 		of = option.CopyOf(&s.open)
-		s.read(of, route)
+		of.Add(metIn(route))
 		s.routes[i] = of
 	}
 	of.Limiters++

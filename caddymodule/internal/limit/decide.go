@@ -30,11 +30,20 @@ type Directive struct {
 // request may take.
 type Server struct {
 	*caddyhttp.Server
-	Limiters      int  // handlers of throttle and in_flight that it may pass
-	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
+	Limiters int // handlers of throttle and in_flight that it may pass
+	Met
+}
 
-	ErrorRoutes bool // a request may come in one
-	ErrorsAsk   bool // and be sent to an upstream there
+// Met is what a request may meet in routes.
+type Met struct {
+	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
+	ErrorRoutes   bool // a request may come in one
+	ErrorsAsk     bool // and be sent to an upstream there
+}
+
+// Add adds what it may meet elsewhere.
+func (m *Met) Add(more Met) {
+	m.ReadsVerdicts, m.ErrorRoutes, m.ErrorsAsk = m.ReadsVerdicts || more.ReadsVerdicts, m.ErrorRoutes || more.ErrorRoutes, m.ErrorsAsk || more.ErrorsAsk
 }
 
 // Nests reports whether a request may pass several handlers of throttle and in_flight, or one

@@ -88,7 +88,6 @@ type silent struct {
 func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
 func (s *silent) Logs(time.Time) bool                                   { return !s.quiet }
 func (*silent) Unlogged() uint32                                        { return 0 }
-func (*silent) Unsettled(int)                                           {}
 func (*silent) Settled(int, bool, bool)                                 {}
 func (*silent) Admitted(*Outcome, *http.Request)                        {}
 func (s *silent) Failed(error, bool)                                    { s.failed++ }

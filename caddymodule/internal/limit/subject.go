@@ -129,8 +129,7 @@ func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Addres
 // HasBody reports whether the request has a body. That of a WebSocket over HTTP/2 or HTTP/3 is a
 // conversation.
 func (s *Subject) HasBody() bool {
-	r := s.Request
-	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody && !(r.Method == http.MethodConnect && Method(s) == http.MethodGet)
+	return !body.None(s.Request) && !(s.Request.Method == http.MethodConnect && Method(s) == http.MethodGet)
 }
 
 // whole reports whether there is no body, or all of it was received.
