@@ -186,10 +186,9 @@ func (r *Reading) item(array int) {
 	hash.SetSeed(r.plan.seed)
 	_ = hash.WriteByte(byte(array))
 	for i, key := range r.keys[:upTo] {
-		switch {
-		case i == len(path) || path[i] == "#":
+		if i == len(path) || path[i] == "#" {
 			one = one || len(bytes.TrimSpace(key)) == 0 // one more element
-		case !r.leads(key, path[i]):
+		} else if letters, _ := appendLetters(r.room[:0], key); string(letters) != path[i] {
 			return
 		}
 		_, _ = hash.Write(key)
@@ -209,10 +208,4 @@ func (r *Reading) item(array int) {
 		r.elements[hash.Sum64()] = struct{}{}
 	}
 	r.items[array]++
-}
-
-// leads reports whether a key is the next on a path.
-func (r *Reading) leads(key []byte, path string) bool {
-	letters, _ := appendLetters(r.room[:0], key)
-	return path == "#" || string(letters) == path
 }
