@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
-	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -100,12 +99,6 @@ func TokenOf(user string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// inspectorCalls are the calls of the admin API that pages make.
-var inspectorCalls = []string{
-	"zones", "overrides", "journal", "rates", "buckets", "top", "why",
-	"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow",
-}
-
 func forbidden(why string) error {
 	return caddy.APIError{HTTPStatus: http.StatusForbidden, Err: errors.New(why)}
 }
@@ -145,10 +138,9 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 		return forbidden("the request comes from another site: want Sec-Fetch-Site same-origin, or an Origin that is the host")
 	case !hmac.Equal([]byte(r.Header.Get("X-Throttle-Token")), []byte(TokenOf(user))):
 		return forbidden("the page is older than this Caddy: load it again")
-	case len(asks) != 1 || !slices.Contains(inspectorCalls, asks[0]):
+	case len(asks) != 1:
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("the page has no call %q", asks)}
-	}
-	if caddymodule.Changes(asks[0]) && !i.AllowChanges {
+	case caddymodule.Changes(asks[0]) && !i.AllowChanges:
 		return forbidden("this page only shows: changes need allow_changes in its configuration")
 	}
 	return i.throttle.Serve(w, r, asks[0], user)
