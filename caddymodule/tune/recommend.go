@@ -42,10 +42,10 @@ those for static assets do not count. To limit their time, add --settle seconds 
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of people that must never be refused")
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
-	return f.reads(cmd, func(in *accesslog.Reader) (finding, error) { return f.find(in) })
+	return f.reads(cmd, f.find)
 }
 
-func (f *recommendFlags) find(in *accesslog.Reader) (*Recommendation, error) {
+func (f *recommendFlags) find(in *accesslog.Reader) (finding, error) {
 	spare, err := strconv.ParseFloat(strings.TrimSuffix(f.spare, "%"), 64)
 	if err != nil || !(spare >= 0 && spare <= 100) {
 		return nil, command.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)

@@ -71,10 +71,10 @@ all POST requests, or those to --login.` + aboutLogs,
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
-	return f.reads(cmd, func(in *accesslog.Reader) (finding, error) { return f.find(in) })
+	return f.reads(cmd, f.find)
 }
 
-func (f *replayFlags) find(in *accesslog.Reader) (_ *Report, err error) {
+func (f *replayFlags) find(in *accesslog.Reader) (_ finding, err error) {
 	rp, err := f.player(f.limit)
 	if err != nil {
 		return nil, err

@@ -85,11 +85,11 @@ Shows what every zone decided, by the field throttle of Caddy's access logs: how
 requests it admitted and refused, or would have refused in shadow, which keys and
 routes that concerns, and how near all other keys came.` + aboutFiles,
 		Example: `  caddy throttle summary /var/log/caddy/access*.log*`,
-	}, func(in *accesslog.Reader) (finding, error) { return summarize(in) })
+	}, summarize)
 }
 
 // summarize counts what zones decided.
-func summarize(in *accesslog.Reader) (*Report, error) {
+func summarize(in *accesslog.Reader) (finding, error) {
 	found, decided, broken, busy, notes := make(tally), 0, 0, 0, []string{}
 	var known clients.Log
 	table := known.By(32, 64)
