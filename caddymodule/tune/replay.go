@@ -92,57 +92,68 @@ type limiter struct {
 	rp *player
 }
 
-// ServeHTTP implements caddyhttp.MiddlewareHandler. For a study, each zone decides as if there were
-// no other, and the request is served whatever they say.
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	concerned, failed := l.Concerns(r)
-	if !concerned {
+	switch {
+	case !concerned || len(l.Zones) == 0:
+		return next.ServeHTTP(w, r)
+	case l.rp.study != nil:
+		return l.learn(w, r, next, failed)
+	}
+	rp, some := l.rp, l.Directive
+	some.Server = nil // so that there is a verdict about each request
+	verdict, err := limit.Decide(r, rp.now, failed, &some, rp.app)
+	switch {
+	case err != nil:
+		record.Of(r).Refused = true
+		return err
+	case verdict == nil || len(verdict.Outcomes) == 0:
 		return next.ServeHTTP(w, r)
 	}
-	rp, observer, together := l.rp, new(limit.Observer), len(l.Zones)
-	if rp.study != nil {
-		together = 1
+	verdict.Report(r, &some, rp.now, w.Header())
+	if verdict.Refused() {
+		record.Of(r).Refused = true
+		w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
+		return nil
 	}
+	needs, within := verdict.Needs(), record.Of(r)
+	rp.awaited = rp.awaited || needs.Settles
+	observer, asked := &limit.Observer{OwnHeader: needs.OwnHeader}, within.Asked(r)
+	err = observer.Serve(w, r, next)
+	observer.Took(rp.took)
+	if within.RefusedUnasked(r, asked) {
+		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
+	} else if needs.Settles {
+		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(rp.now, observer)) })
+	}
+	return err
+}
+
+// learn is ServeHTTP for a study: each zone decides as if there were no other, and the request is
+// served whatever they say.
+func (l limiter) learn(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, failed error) error {
+	rp, observer := l.rp, new(limit.Observer)
 	var verdicts []*limit.Verdict
-	for zones := range slices.Chunk(l.Zones, max(1, together)) {
-		some := l.Directive
-		some.Zones, some.Server = zones, nil // so that there is a verdict about each request
-		verdict, err := limit.Decide(r, rp.now, failed, &some, rp.app)
-		switch {
-		case err != nil && rp.study == nil:
-			record.Of(r).Refused = true
-			return err
-		case err != nil || verdict == nil || len(verdict.Outcomes) == 0:
+	for _, z := range l.Zones {
+		alone := l.Directive
+		alone.Zones, alone.Server = []*limit.Zone{z}, nil
+		verdict, err := limit.Decide(r, rp.now, failed, &alone, rp.app)
+		if err != nil || verdict == nil || len(verdict.Outcomes) == 0 {
 			continue
-		case rp.study == nil:
-			verdict.Report(r, &some, rp.now, w.Header())
-			if verdict.Refused() {
-				record.Of(r).Refused = true
-				w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
-				return nil
-			}
 		}
 		needs := verdict.Needs()
 		observer.OwnHeader, rp.awaited = observer.OwnHeader || needs.OwnHeader, rp.awaited || needs.Settles
 		verdicts = append(verdicts, verdict)
 	}
-	within := record.Of(r)
-	asked := within.Asked(r)
 	err := observer.Serve(w, r, next)
 	observer.Took(rp.took)
 	for _, verdict := range verdicts {
-		switch {
-		case rp.study != nil:
-			diff := 0.0
-			for _, due := range verdict.Settle(rp.now, observer) {
-				diff = due.Diff
-			}
-			rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
-		case within.RefusedUnasked(r, asked):
-			_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
-		case verdict.Needs().Settles:
-			rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(rp.now, observer)) })
+		diff := 0.0
+		for _, due := range verdict.Settle(rp.now, observer) {
+			diff = due.Diff
 		}
+		rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
 	}
 	return err
 }
