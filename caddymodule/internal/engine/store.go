@@ -141,6 +141,9 @@ func (e *Engine) Up(after time.Duration) {
 
 // Failed implements sharedstore.Observer.
 func (e *Engine) Failed(what string, err error) {
+	if o := e.Shared.Outage.Load(); o != nil { // another reason than at first, such as a wrong password
+		e.Shared.Outage.Store(&stores.Outage{Since: o.Since, Why: err.Error()})
+	}
 	e.Logger.Error(what, zap.String("store", e.Shared.Name), zap.Error(err))
 }
 

@@ -272,10 +272,7 @@ func (d *document) scalarEnds() {
 // plainNumber reports whether a number is written in the same way by whoever reads it.
 func plainNumber(text []byte) bool {
 	digits := bytes.TrimPrefix(text, []byte("-"))
-	if len(digits) == 0 || len(digits) > 15 || digits[0] == '0' && len(text) > 1 {
-		return false
-	}
-	return isIndex(digits)
+	return len(digits) > 0 && len(digits) <= 15 && (digits[0] != '0' || len(text) == 1) && isIndex(digits)
 }
 
 func (d *document) end() {

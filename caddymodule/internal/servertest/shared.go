@@ -25,11 +25,12 @@ type SharedStore struct {
 	*memstore.Store
 	Takes, Settles, Closed atomic.Int32
 
-	Down atomic.Bool  // it refuses at once
-	Hung atomic.Bool  // it does not answer
-	Deaf atomic.Bool  // it settles nothing
-	Slow atomic.Int64 // how long it takes to answer, in nanoseconds
-	None string       // the key of what is no bucket
+	Down   atomic.Bool  // it refuses at once
+	Locked atomic.Bool  // it answers that the password is wrong
+	Hung   atomic.Bool  // it does not answer
+	Deaf   atomic.Bool  // it settles nothing
+	Slow   atomic.Int64 // how long it takes to answer, in nanoseconds
+	None   string       // the key of what is no bucket
 
 	OnError atomic.Pointer[func(error)] // for errors that no call waits for
 }
@@ -41,6 +42,8 @@ func (s *SharedStore) answer(ctx context.Context) error {
 		return ctx.Err()
 	case s.Down.Load():
 		return errors.New("connection refused")
+	case s.Locked.Load():
+		return errors.New("wrong password")
 	}
 	slow := time.Duration(s.Slow.Load())
 	if slow == 0 {

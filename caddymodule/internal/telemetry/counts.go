@@ -251,10 +251,8 @@ func (f *Figures) report(person netip.Addr, now time.Time) bool {
 	if _, marked := f.marked.Get(person, now); !marked || !f.marked.Delete(person) {
 		return false // or another report of the same mark was first
 	}
-	if _, counted := f.counted.Get(person, now); counted {
-		return false
-	}
-	return f.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
+	_, counted := f.counted.Get(person, now)
+	return !counted && f.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
 }
 
 // clientIP returns the client's address. It is invalid if the request has none.

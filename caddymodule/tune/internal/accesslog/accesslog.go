@@ -276,10 +276,7 @@ func (r *Request) Asset() bool {
 	}
 	name := r.Route()
 	dot := strings.LastIndexByte(name, '.')
-	if dot < 0 || len(name)-dot > 6 || strings.Contains(name, ".php") {
-		return false
-	}
-	return slices.Contains(assets, strings.ToLower(name[dot+1:]))
+	return dot >= 0 && len(name)-dot <= 6 && !strings.Contains(name, ".php") && slices.Contains(assets, strings.ToLower(name[dot+1:]))
 }
 
 // Route returns the path of the request, without its query.
