@@ -40,8 +40,12 @@ func PrepareRedis(tb testing.TB, args ...string) *Redis {
 	need(tb, "redis-server", "redis-cli")
 	port := FreePort(tb)
 	s := &Redis{Addr: fmt.Sprintf("127.0.0.1:%d", port), Port: port, Dir: tb.TempDir(), tb: tb}
+	file := filepath.Join(s.Dir, "redis.conf") // for CONFIG REWRITE
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		tb.Fatal(err)
+	}
 	s.args = append([]string{
-		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", s.Dir,
+		file, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", s.Dir,
 		"--logfile", filepath.Join(s.Dir, "log"), "--save", "", "--appendonly", "no",
 		"--enable-debug-command", "yes",
 	}, args...)
