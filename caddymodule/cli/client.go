@@ -142,7 +142,7 @@ func ask[T any](c *client, path string, in any) (*T, error) {
 	}
 	out := new(T)
 	if err := json.Unmarshal(answer, out); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("what answers at %s is not Caddy's admin endpoint: %w", printableLine(address), err)
 	}
 	if c.json {
 		var indented bytes.Buffer
@@ -163,6 +163,9 @@ func plainly(err error, address string) error {
 	if _, why, dialled := strings.Cut(err.Error(), ": dial "); dialled {
 		return fmt.Errorf("no Caddy answers at %s (%s): if its admin endpoint is elsewhere, use --address or --config; with admin off, it cannot be asked",
 			printableLine(address), printableLine(why))
+	}
+	if strings.HasSuffix(strings.TrimSpace(err.Error()), "404 page not found") { // as Caddy itself says
+		return fmt.Errorf("the Caddy at %s runs without throttle: restart it, since a reload keeps the old program, or use --address for another", printableLine(address))
 	}
 	return errors.New(command.Printable(err.Error(), 2000))
 }

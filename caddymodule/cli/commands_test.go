@@ -157,6 +157,11 @@ These are this Caddy's requests alone.
 	check.Equal(t, out, want)
 }
 
+func TestAnAnswerOfAnotherServerIsCalledThat(t *testing.T) {
+	_, _, err := resultOf(t, "status", "a page of the site")
+	check.That(t, err != nil && strings.Contains(err.Error(), "is not Caddy's admin endpoint"), "got error %v, want it said that the address is wrong", err)
+}
+
 func TestTopSaysThatThereAreNoZones(t *testing.T) {
 	check.Equal(t, outputOf(t, "top", wire.Top{}), "The config has no zones.\n")
 }
@@ -167,6 +172,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 		`caddy responded with error: HTTP 404: {"error":"unknown zone \"logn\": did you mean login?"}` + "\n": `unknown zone "logn": did you mean login?`,
 		`caddy responded with error: HTTP 400: {"error":"bad \u001b[2J \"\\r\""}`:                             `bad \x1b[2J "\r"`,
 		`performing request: Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused`:   "no Caddy answers at 127.0.0.1:1 (tcp 127.0.0.1:1: connect: connection refused): if its admin endpoint is elsewhere, use --address or --config; with admin off, it cannot be asked",
+		"caddy responded with error: HTTP 404: 404 page not found\n":                                          "the Caddy at 127.0.0.1:1 runs without throttle: restart it, since a reload keeps the old program, or use --address for another",
 		"something else\x1b": `something else\x1b`,
 	} {
 		check.Equal(t, plainly(errors.New(text), "127.0.0.1:1").Error(), want, "%s", text)
