@@ -536,6 +536,10 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 	var api caddy.APIError
 	err := servertest.ServeAdmin(httptest.NewRecorder(), r)
 	check.That(t, errors.As(err, &api) && api.HTTPStatus == http.StatusUnsupportedMediaType, "a body of text/plain: got %v, want 415", err)
+	r = httptest.NewRequest("POST", "/throttle/shadow", strings.NewReader(`{"zone": "worker"}`))
+	r.Header.Set("Content-Type", "application/json")
+	err = servertest.ServeAdmin(httptest.NewRecorder(), r)
+	check.That(t, err != nil && strings.Contains(err.Error(), "did you mean workers?"), "a misspelled in_flight: got %v, want the one that is meant", err)
 }
 
 // A repeatingLister gives each bucket twice, as a SCAN of Redis may.
