@@ -246,7 +246,7 @@ var strangers = []struct {
 	{regexp.MustCompile(`^\S+ - \S* +\d\d/\w{3}/\d{4}:[\d:]{8} [+-]\d{4} "`), "the access log of PHP-FPM, which knows no visitors: give that of the web server"},
 	{regexp.MustCompile(`^\[\w{3} \w{3} [ \d]\d [\d:.]+ \d{4}\] \[|^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] |^\[[\d-]+ [\d:]+\] \w+\.[A-Z]+: `), "an error log: give the access log"},
 	{regexp.MustCompile(`^\[(\{|$)`), "a list of JSON: want one object in each line, as jq -c .[] prints"},
-	{regexp.MustCompile("\tINFO\t"), "Caddy's console format, which has no defined fields: log as JSON"},
+	{regexp.MustCompile(`\t(\x1b\[\d+m)?(INFO|ERROR)\b`), "Caddy's console format, which has no defined fields: log as JSON (format json)"},
 	{regexp.MustCompile(`^Processing \S+ \(for \S+ at `), "a log of Rails 2: give the access log of the web server"},
 	{regexp.MustCompile(`^#Software: Microsoft|^\d{4}-\d\d-\d\d [\d:]{8} (\S+ ){1,3}[A-Z]+ /\S* \S+ \d+ `), "a log of IIS: let it write the NCSA format, or convert it to combined lines"},
 	{regexp.MustCompile(`^#Fields: .*\bx-edge-`), "a log of CloudFront: convert it to combined lines"},

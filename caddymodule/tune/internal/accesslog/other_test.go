@@ -190,6 +190,7 @@ func TestWhatIsNoAccessLogIsNamed(t *testing.T) {
 		`2026/11/02 08:00:00 [error] 123#0: *1 open() "/x" failed, request: "GET /x HTTP/1.1"`:       "an error log: give the access log",
 		`[2026-11-02 08:00:00] production.ERROR: boom`:                                               "an error log: give the access log",
 		"2026/11/02 08:00:00.123\tINFO\thttp.log.access\thandled request\t{}":                        "log as JSON",
+		"2026/11/02 08:00:00.123\t\x1b[31mERROR\x1b[0m\thttp.log.access\thandled request\t{}":        "log as JSON",
 		"#Software: Microsoft Internet Information Services 10.0\n#Fields: date time c-ip":           "a log of IIS: let it write the NCSA format",
 		"2026-11-02 08:00:00 10.0.0.1 GET /a - 443 - 192.0.2.7 curl/8 - 200 0 0 25":                  "a log of IIS: let it write the NCSA format",
 		"Processing A#b (for 192.0.2.7 at 2026-11-02 08:00:00) [GET]":                                "a log of Rails 2: give the access log",
