@@ -297,6 +297,14 @@ func TestEnforceJudgesEachClient(t *testing.T) {
 	})
 }
 
+// A shadow beside the zones is a default, which a zone's enforce overrides. The global one is none.
+func TestEnforceOverridesTheShadowBesideIt(t *testing.T) {
+	for global, want := range map[string]map[int]int{"": {200: 1, 429: 1}, "{\nthrottle {\nshadow\n}\n}\n": {200: 2}} {
+		s := servertest.Run(t, global+"http:// {\nthrottle {\nshadow\nzone z {\nlimit 1 1/d\nenforce 99\n}\n}\nrespond ok\n}")
+		s.From("203.0.113.7").WantStatuses("/", want)
+	}
+}
+
 // The switch at run time does what the word in the config does, for all zones or one.
 func TestTheSwitchToShadow(t *testing.T) {
 	for _, test := range []struct {
