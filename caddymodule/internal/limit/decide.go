@@ -452,6 +452,8 @@ func (a *evaluation) take(from int) {
 		o.Answer = a.decisions[n]
 		if n++; !o.Answer.Fits {
 			a.overflows, a.refused = true, a.refused || !o.Shadow
+		} else if o.Zone.Delay != nil {
+			o.Delay = o.Charge.Delay(&o.Answer)
 		}
 	}
 }
@@ -460,7 +462,7 @@ func (a *evaluation) take(from int) {
 // whole body, what was poured before is given back, unless part of the body went into a file:
 // reading it was work.
 func (a *evaluation) takeLater() (err error) {
-	first, ended, whole := len(a.Outcomes), a.overflows, false
+	first, ended, whole, began := len(a.Outcomes), a.overflows, false, time.Now()
 	defer func() {
 		if !whole {
 			a.giveBack(first, false) // also if a matcher or the store panics
@@ -476,12 +478,14 @@ func (a *evaluation) takeLater() (err error) {
 	if err = a.Receive(a.env.Bodies(), most); err != nil {
 		return err
 	}
+	for i := range first { // what is ahead of the request has leaked meanwhile
+		a.Outcomes[i].Delay = max(0, a.Outcomes[i].Delay-time.Since(began))
+	}
 	for _, z := range a.later {
-		if err = a.claimFor(z); err == nil {
-			continue
-		}
-		if err = a.fail(z, err); err != nil {
-			return err
+		if err = a.claimFor(z); err != nil {
+			if err = a.fail(z, err); err != nil {
+				return err
+			}
 		}
 	}
 	for i := first; ended && i < len(a.Outcomes); i++ {
@@ -576,16 +580,12 @@ func (a *evaluation) conclusion(o *Outcome) {
 		o.Refuse(o.overflow())
 	case d.Undecided, a.refused, a.overflows && o.Shadow:
 		// It is skipped.
+	case o.Delay > 0 && o.Shadow:
+		o.decision = ShadowDelayed
+	case o.Delay > 0:
+		o.decision = Delayed
 	default:
-		if o.decision = Admitted; o.Zone.Delay != nil {
-			o.Delay = o.Charge.Delay(d)
-		}
-		switch {
-		case o.Delay > 0 && o.Shadow:
-			o.decision = ShadowDelayed
-		case o.Delay > 0:
-			o.decision = Delayed
-		}
+		o.decision = Admitted
 	}
 }
 

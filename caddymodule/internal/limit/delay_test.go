@@ -2,7 +2,9 @@ package limit_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -129,5 +131,22 @@ func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
 		check.That(t, got["decision"] == "delayed" && got["delay"] == 2.0 && got["level"] == 3.0, "got %v in the access log, want delayed by 2 seconds up to a level of 3", got)
 		got = servertest.Logged(visits[0].Verdict)
 		check.That(t, got["delay"] == nil, "got %v in the access log, want no delay", got)
+	})
+}
+
+// What is ahead of a request leaks while its body comes.
+func TestAnUploadIsPartOfTheWait(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "throttle {\nzone waits {\n"+servertest.LikeNginx+"\n}\nzone login {\nlimit 100 1/d\nfield pwd\n}\n}", 0)
+		var visits []*servertest.Visit
+		for _, takes := range []time.Duration{0, 500 * time.Millisecond, 5 * time.Second, time.Second} {
+			body, send := io.Pipe()
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", body)
+			r.RemoteAddr = servertest.Office + ":1"
+			visits = append(visits, s.Come(r))
+			time.AfterFunc(takes, func() { send.Close() })
+		}
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, 1, 5, 3)
 	})
 }

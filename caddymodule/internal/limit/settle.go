@@ -220,8 +220,8 @@ func (v *Verdict) GiveBack(waited bool) (due []leakybucket.Settlement) {
 		if o := &v.Outcomes[i]; o.Answer.Poured {
 			o.settled, o.settledCost = true, 0
 			back := o.givenBack()
-			if waited {
-				back.Cancel, back.Was.At = false, back.Was.At.Add(o.Delay)
+			if waited && back.Cancel {
+				back.Cancel, back.Was.At = false, back.Was.At.Add(o.Charge.Delay(&o.Answer))
 			}
 			due = append(due, back)
 		}
