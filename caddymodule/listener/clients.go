@@ -2,11 +2,11 @@ package listener
 
 import (
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -27,14 +27,13 @@ const (
 // has refused them. It is safe for concurrent use. It implements [caddymodule.Watcher].
 type clients struct {
 	some    atomic.Bool // whether anybody was ever added
-	mu      sync.RWMutex
-	refused map[netip.Prefix]caddymodule.Refused
-	proxies map[netip.Addr]time.Time // when they last forwarded a request
-	blind   time.Time                // until when nobody is added
+	refused *expiring.Map[netip.Prefix, caddymodule.Refused]
+	proxies *expiring.Map[netip.Addr, time.Time] // when they last forwarded a request
+	blind   atomic.Int64                         // until when nobody is added, in Unix nanoseconds
 }
 
 func newClients() *clients {
-	return &clients{refused: make(map[netip.Prefix]caddymodule.Refused), proxies: make(map[netip.Addr]time.Time)}
+	return &clients{refused: expiring.New[netip.Prefix, caddymodule.Refused](mostClients), proxies: expiring.New[netip.Addr, time.Time](mostProxies)}
 }
 
 // Refused implements [caddymodule.Watcher]. Nobody is added whose address cannot be that of one
@@ -44,15 +43,9 @@ func (l *clients) Refused(r caddymodule.Refused) (closes bool) {
 	if !peer.IsGlobalUnicast() || peer.IsPrivate() || peer.Is4In6() || shared.Contains(peer) {
 		return false // such addresses are those of proxies, containers and probes
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Before(l.blind) || l.proxy(peer, now) {
+	if now.UnixNano() < l.blind.Load() || l.proxy(peer, now) || !l.refused.Put(r.Client, r, r.Until, now) {
 		return false
 	}
-	if !makeRoom(l.refused, r.Client, mostClients, func(r caddymodule.Refused) bool { return !now.Before(r.Until) }) {
-		return false
-	}
-	l.refused[r.Client] = r
 	l.some.Store(true)
 	return true
 }
@@ -62,56 +55,25 @@ func (l *clients) Refused(r caddymodule.Refused) (closes bool) {
 func (l *clients) Forwards(peer netip.Addr) {
 	now := time.Now()
 	peer = network(peer)
-	l.mu.RLock()
-	last := l.proxies[peer]
-	l.mu.RUnlock()
-	if now.Sub(last) < proxyFor/24 {
-		return // which spares the lock
+	if last, _ := l.proxies.Get(peer, now); now.Sub(last) >= proxyFor/24 && !l.proxies.Put(peer, now, now.Add(proxyFor), now) {
+		l.blind.Store(now.Add(proxyFor).UnixNano())
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !makeRoom(l.proxies, peer, mostProxies, func(last time.Time) bool { return now.Sub(last) >= proxyFor }) {
-		l.blind = now.Add(proxyFor)
-		return
-	}
-	l.proxies[peer] = now
 }
 
 // find returns what refuses a peer, unless that is a proxy.
 func (l *clients) find(peer netip.Addr) (r caddymodule.Refused, found bool) {
 	now := time.Now()
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	r, found = l.refused[netip.PrefixFrom(peer, peer.BitLen())]
+	r, found = l.refused.Get(netip.PrefixFrom(peer, peer.BitLen()), now)
 	if !found && peer.Is6() {
-		r, found = l.refused[netip.PrefixFrom(network(peer), 64)]
+		r, found = l.refused.Get(netip.PrefixFrom(network(peer), 64), now)
 	}
-	return r, found && now.Before(r.Until) && !l.proxy(peer, now)
+	return r, found && !l.proxy(peer, now)
 }
 
-// proxy reports whether a peer is a proxy. It must be called with the lock held.
+// proxy reports whether a peer is a proxy.
 func (l *clients) proxy(peer netip.Addr, now time.Time) bool {
-	last, known := l.proxies[network(peer)]
-	return known && now.Sub(last) < proxyFor
-}
-
-// makeRoom reports whether a map has room for a key. If it is full, an entry that has ended
-// gives way, if there is one among a few, so that a flood does not search all.
-func makeRoom[K comparable, V any](m map[K]V, k K, most int, ended func(V) bool) bool {
-	if _, known := m[k]; known || len(m) < most {
-		return true
-	}
-	looked := 0
-	for other, v := range m { // in random order
-		if ended(v) {
-			delete(m, other)
-			return true
-		}
-		if looked++; looked == 8 {
-			break
-		}
-	}
-	return false
+	_, known := l.proxies.Get(network(peer), now)
+	return known
 }
 
 // network returns the address itself, or the first of the /64 of an IPv6 address, since

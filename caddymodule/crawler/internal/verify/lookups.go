@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -33,7 +34,7 @@ const (
 	// asked again.
 	mostVerified = 16_384
 	mostRefuted  = 4096
-	mostNetworks = 4096
+	mostNetworks = 16_384
 
 	// How many of an address's names are looked up.
 	mostNames = 3
@@ -62,15 +63,17 @@ func NewResolver(server string) Resolver {
 type Lookups struct {
 	mu       sync.Mutex
 	running  int
-	verified memory[claim]
-	refuted  memory[claim]
-	networks memory[netip.Prefix] // that are left alone
+	verified *expiring.Map[claim, time.Time] // when they were looked up
+	refuted  *expiring.Map[claim, struct{}]
+	networks *expiring.Map[netip.Prefix, struct{}] // that are left alone
 }
 
 // NewLookups returns look-ups that have no answer yet.
 func NewLookups() *Lookups {
 	return &Lookups{
-		verified: newMemory[claim](mostVerified), refuted: newMemory[claim](mostRefuted), networks: newMemory[netip.Prefix](mostNetworks),
+		verified: expiring.New[claim, time.Time](mostVerified),
+		refuted:  expiring.New[claim, struct{}](mostRefuted),
+		networks: expiring.New[netip.Prefix, struct{}](mostNetworks),
 	}
 }
 
@@ -87,19 +90,16 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := l.verified.left(c, now)
-	if left > verifiedFor-verifyAgain {
-		return true
-	}
-	if l.refuted.left(c, now) > 0 {
-		return false
+	at, verified := l.verified.Get(c, now)
+	if _, refuted := l.refuted.Get(c, now); refuted || verified && now.Sub(at) < verifyAgain {
+		return verified
 	}
 	of := bucketkey.ClientPrefix(c.addr, networkIPv4, networkIPv6)
-	if l.running < lookupsAtOnce && l.networks.left(of, now) == 0 && l.networks.keep(of, networkEvery, now) {
+	if _, asked := l.networks.Get(of, now); !asked && l.running < lookupsAtOnce && l.networks.Put(of, struct{}{}, now.Add(networkEvery), now) {
 		l.running++
 		go l.lookUp(c, of, resolver)
 	}
-	return left > 0
+	return verified
 }
 
 func (l *Lookups) lookUp(c claim, of netip.Prefix, resolver Resolver) {
@@ -112,13 +112,13 @@ func (l *Lookups) lookUp(c claim, of netip.Prefix, resolver Resolver) {
 	l.running--
 	switch {
 	case err != nil: // not an answer: asked again later
-		l.networks.keep(of, silentEvery, now)
+		l.networks.Put(of, struct{}{}, now.Add(silentEvery), now)
 	case holds:
-		l.networks.keep(of, crawlersEvery, now)
-		l.verified.keep(c, verifiedFor, now)
+		l.networks.Put(of, struct{}{}, now.Add(crawlersEvery), now)
+		l.verified.Put(c, now, now.Add(verifiedFor), now)
 	default:
-		delete(l.verified.ends, c)
-		l.refuted.keep(c, refutedFor, now)
+		l.verified.Delete(c)
+		l.refuted.Put(c, struct{}{}, now.Add(refutedFor), now)
 	}
 }
 

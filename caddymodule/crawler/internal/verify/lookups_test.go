@@ -262,7 +262,7 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 			synctest.Wait()
 		}
 		check.That(t, s.Verified(netip.MustParseAddr("192.0.2.1"), google), "a flood of false claims has made a crawler unknown")
-		refuted, networks := len(l.refuted.ends), len(l.networks.ends)
+		refuted, networks := l.refuted.Len(), l.networks.Len()
 		check.That(t, refuted <= mostRefuted && networks <= mostNetworks, "%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
 	})
 }
