@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"time"
@@ -149,9 +148,6 @@ func (c *client) release() error {
 	case s.Count == 0 && c.of.All:
 		c.printf("No bucket of the zone was in use.\n")
 	case s.Count == 0:
-		if err := c.notCode(); err != nil {
-			return err
-		}
 		c.printf("No bucket of %s was in use.\n", sanitize(c.of.Client))
 	}
 	if s.Banned {
@@ -161,19 +157,4 @@ func (c *client) release() error {
 		return fmt.Errorf("the release is not complete: %s", command.Printable(cmp.Or(s.Problem, "there are too many buckets"), 1000))
 	}
 	return nil
-}
-
-// notCode refuses a support code, which names no bucket, and says what to release instead.
-func (c *client) notCode() error {
-	quiet := *c
-	quiet.out = io.Discard
-	s, err := ask[wire.Why](&quiet, "why", c.of)
-	if err != nil || s.Refusal == nil {
-		return nil
-	}
-	code, zone, of := sanitize(c.of.Client), sanitize(s.Refusal.Zone), cmp.Or(s.Refusal.Network, s.Refusal.Key)
-	if of == "" {
-		return fmt.Errorf("%s is a support code: %s refused a request without a key, so there is no bucket to release", code, zone)
-	}
-	return fmt.Errorf("%s is a support code: %s refused %s then, so release that", code, zone, sanitize(of))
 }

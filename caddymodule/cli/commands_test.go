@@ -253,8 +253,6 @@ func TestReleaseSaysWhatIsSo(t *testing.T) {
 		{wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"},
 		{wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "emptied login/203.0.113.7\nError: the release is not complete: the store is down\n"},
 		{wire.Released{Banned: true, Complete: true}, "No bucket of client was in use.\nA ban still holds: caddy throttle bans names its network, and unban ends it.\n"},
-		{map[string]any{"complete": true, "refusal": map[string]string{"zone": "login", "key": "al\x1bice"}}, "Error: client is a support code: login refused al\\x1bice then, so release that\n"},
-		{map[string]any{"complete": true, "refusal": map[string]string{"zone": "api"}}, "Error: client is a support code: api refused a request without a key, so there is no bucket to release\n"},
 	} {
 		out, _, err := resultOf(t, "release", test.answer, "client")
 		check.That(t, out == test.want && (err != nil) == strings.Contains(test.want, "Error"), "got %v and\n%s\nwant\n%s", err, out, test.want)

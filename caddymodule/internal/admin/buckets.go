@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
@@ -125,6 +126,14 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	}
 	if r.broken != nil && r.result.Count == 0 {
 		return nil, r.broken
+	}
+	code, _ := supportcode.Parse(of.Client)
+	if coded, found := e.Control.Refusals.Find(code); found && r.result.Count == 0 {
+		what, past := "a request without a key, so there is no bucket to release", r.past(coded)
+		if past.Key != "" {
+			what = cmp.Or(past.Network, past.Key) + " then, so release that"
+		}
+		return nil, badRequest("%s is a support code: %s refused %s", past.Code, past.Zone, what)
 	}
 	r.result.Banned = r.set.BannedAll(prefixOf(of.Client), r.now) != nil
 	if freed := r.result.Freed; len(freed) > 0 {

@@ -57,15 +57,6 @@ type why struct {
 	result *wire.Why
 }
 
-// past shows a refusal as it was then.
-func (w *why) past(one supportcode.Coded) wire.PastRefusal {
-	p := wire.PastRefusal{Code: one.Code.String(), Refusal: one.Refusal}
-	if z := w.Zones[p.Zone]; z != nil {
-		p.Network = shownNetwork(z, p.Key)
-	}
-	return p
-}
-
 // mostLately is how many refusals of an address are shown.
 const mostLately = 10
 
@@ -162,6 +153,15 @@ type judge struct {
 }
 
 func newJudge(e *engine.Engine) judge { return judge{e, e.Overrides(), time.Now()} }
+
+// past shows a refusal as it was then.
+func (j judge) past(one supportcode.Coded) wire.PastRefusal {
+	p := wire.PastRefusal{Code: one.Code.String(), Refusal: one.Refusal}
+	if z := j.Zones[p.Zone]; z != nil {
+		p.Network = shownNetwork(z, p.Key)
+	}
+	return p
+}
 
 // verdict returns what becomes of a request of cost 1, in the order of [limit.Decide]. If denied, the
 // store cannot be asked, and the zone denies.
