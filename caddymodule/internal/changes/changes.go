@@ -69,7 +69,7 @@ type Copy struct {
 	seen     int64          // the mark of the store's last write when it was read
 	tried    time.Time      // the last poll
 	err      error          // of the last call
-	skipped  []error        // why texts of the store are skipped
+	skipped  int            // texts of the store
 	onRead   func()         // called once the store was read, and nil from then on
 }
 
@@ -92,7 +92,7 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 		c.save()
 	}
 	if registry != c.registry {
-		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, nil
+		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, 0
 		c.onRead = read
 	}
 	c.pollAgain()
@@ -253,7 +253,7 @@ func (c *Copy) State() *State {
 	if c.registry == nil {
 		return nil
 	}
-	s := &State{Pending: len(c.records.pending(time.Now())), Skipped: len(c.skipped)}
+	s := &State{Pending: len(c.records.pending(time.Now())), Skipped: c.skipped}
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}
@@ -343,10 +343,10 @@ func (c *Copy) takeOver(all store.Texts, now time.Time) {
 	if c.seen = all.Last; len(taken) > 0 {
 		c.save()
 	}
-	if len(skips) != len(c.skipped) {
+	if len(skips) != c.skipped {
 		logSkipped(skips, c.logger)
 	}
-	c.skipped = skips
+	c.skipped = len(skips)
 }
 
 // put writes records to the store, and reports whether it has answered. talking is held.
