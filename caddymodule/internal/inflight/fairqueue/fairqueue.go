@@ -132,10 +132,10 @@ type Common struct {
 // A Queue is the slots and rows of one key, or of all requests if these have none. It has no
 // slots before SetLimits is called. It is not safe for concurrent use.
 type Queue struct {
-	*Common // required
+	All *Common // required
 
 	limits   Limits
-	running  int // here, unlike those of Common
+	running  int // here, unlike those of All
 	waiting  int // likewise
 	arrivals uint64
 	rows     [Ranks][]*Request // in the order of service
@@ -215,7 +215,7 @@ const (
 func (q *Queue) SetLimits(l Limits) { q.limits = l }
 
 // Idle reports whether no request waits or holds a slot. An idle queue remembers nothing
-// of them; the mean is in Common.
+// of them; the mean is in All.
 func (q *Queue) Idle() bool { return q.running+q.waiting == 0 }
 
 // Running returns how many requests hold a slot.
@@ -262,7 +262,7 @@ func (q *Queue) Seat(r *Request) bool {
 // count counts so many more that run.
 func (q *Queue) count(more int) {
 	q.running += more
-	q.Common.Running += more
+	q.All.Running += more
 }
 
 // judge decides about a request that has just come.
@@ -275,7 +275,7 @@ func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 	for _, row := range q.rows[:r.Rank] {
 		ahead += len(row)
 	}
-	mean, slots := q.Mean.value(), float64(max(1, q.limits.InFlight))
+	mean, slots := q.All.Mean.value(), float64(max(1, q.limits.InFlight))
 	wait := float64(ahead+1) * mean / slots
 	if r.Rank != Member { // then no later than if members take all that they may
 		others := float64(ahead - len(q.rows[Member]))
@@ -288,7 +288,7 @@ func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 		return Full, nil
 	case r.Crowded:
 		return Crowded, nil
-	case q.Waiting >= q.limits.MaxWaiting:
+	case q.All.Waiting >= q.limits.MaxWaiting:
 		if displaced = q.last(); displaced == nil || inOrder(displaced, r) < 0 {
 			return Full, nil
 		}
@@ -302,7 +302,7 @@ func (q *Queue) othersWait() bool { return q.waiting > len(q.rows[Member]) }
 // owe adds to what members have had beyond their part of the slot time. What they have
 // had while nobody else waits does not count.
 func (q *Queue) owe(more micros) {
-	q.owed = max(q.owed+more, -toOne*micros(q.Mean.value())*micros(q.limits.InFlight))
+	q.owed = max(q.owed+more, -toOne*micros(q.All.Mean.value())*micros(q.limits.InFlight))
 	switch {
 	case q.Idle():
 		q.owed = 0
@@ -330,7 +330,7 @@ func (q *Queue) settle(r *Request, actual micros) {
 func (q *Queue) wait(r *Request) {
 	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], q.place(r), r)
 	q.waiting++
-	q.Waiting++
+	q.All.Waiting++
 	for _, k := range r.keys() {
 		k.waiting++
 	}
@@ -370,7 +370,7 @@ func (q *Queue) Release(r *Request, held time.Duration) {
 	}
 	actual := microsOf(max(0, held))
 	if held > 0 {
-		q.Mean.add(actual)
+		q.All.Mean.add(actual)
 	}
 	q.hold(r, -1)
 	q.settle(r, actual)
@@ -432,7 +432,7 @@ func (q *Queue) exit(r *Request) {
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
-	r.charge = micros(q.Mean.value())
+	r.charge = micros(q.All.Mean.value())
 	for _, k := range r.keys() {
 		k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
 	}
@@ -443,7 +443,7 @@ func (q *Queue) serve(r *Request) {
 	q.hold(r, 1)
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
 	if r.Rank != Member {
-		r.tenth = micros(q.Mean.value())
+		r.tenth = micros(q.All.Mean.value())
 		q.owe(-toOne * r.tenth)
 	} else {
 		q.owe(0)
@@ -505,7 +505,7 @@ func (q *Queue) crowds(r *Request) bool {
 func (q *Queue) keyFull(r *Request) bool {
 	most := q.limits.WaitingPerKey()
 	if r.Rank == First {
-		most = max(most, q.limits.MaxWaiting-q.Waiting)
+		most = max(most, q.limits.MaxWaiting-q.All.Waiting)
 	}
 	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.waiting >= most })
 }
@@ -521,7 +521,7 @@ func (q *Queue) remove(r *Request) {
 	i := q.place(r)
 	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
 	q.waiting--
-	q.Waiting--
+	q.All.Waiting--
 	for _, k := range r.keys() {
 		k.waiting--
 	}

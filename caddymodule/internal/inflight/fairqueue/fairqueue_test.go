@@ -17,7 +17,7 @@ func (o Outcome) String() string {
 
 // newQueue returns a queue whose row is long and whose waits are.
 func newQueue(inFlight int) *Queue {
-	q := &Queue{Common: new(Common)}
+	q := &Queue{All: new(Common)}
 	q.SetLimits(Limits{InFlight: inFlight, MaxWait: time.Hour, MaxWaiting: 1000})
 	return q
 }
@@ -202,7 +202,7 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 }
 
 func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
-	q := &Queue{Common: new(Common)}
+	q := &Queue{All: new(Common)}
 	q.SetLimits(Limits{InFlight: 2, MaxWait: 5 * time.Second, MaxWaiting: 200})
 	come(t, q, Served, First, "a")
 	come(t, q, Served, First, "b")
@@ -215,7 +215,7 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 }
 
 func TestAFullRowRefusesTheLast(t *testing.T) {
-	q := &Queue{Common: new(Common)}
+	q := &Queue{All: new(Common)}
 	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
 	come(t, q, Served, First, "a")
 	come(t, q, Waiting, Returned, "b")
@@ -233,24 +233,24 @@ func TestAnIdleQueueOwesNobody(t *testing.T) {
 	q, seated := newQueue(2), new(Request)
 	check.Assume(t, q.Seat(seated), "got no seat, want one")
 	q.Release(come(t, q, Served, First, "a"), time.Hour)
-	check.Assume(t, q.owed < 0 && q.Mean.Duration() > time.Second, "got %d owed, want less than none while one runs", q.owed)
+	check.Assume(t, q.owed < 0 && q.All.Mean.Duration() > time.Second, "got %d owed, want less than none while one runs", q.owed)
 	q.Release(seated, 0)
 	check.That(t, q.owed == 0 && q.Idle(), "got %d owed after the last one, want none", q.owed)
 }
 
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
-	check.Equal(t, q.Mean.Duration(), time.Second)
+	check.Equal(t, q.All.Mean.Duration(), time.Second)
 	r := come(t, q, Served, First, "a")
 	q.Release(r, 500*time.Millisecond)
-	check.Equal(t, q.Mean.Duration(), 990*time.Millisecond)
+	check.Equal(t, q.All.Mean.Duration(), 990*time.Millisecond)
 	r = come(t, q, Served, First, "a")
 	q.Release(r, time.Hour) // counts ten means
-	check.Equal(t, q.Mean.Duration().Round(time.Microsecond), 1168200*time.Microsecond, "after an hour, want 1.1682s")
-	before := q.Mean.Duration()
+	check.Equal(t, q.All.Mean.Duration().Round(time.Microsecond), 1168200*time.Microsecond, "after an hour, want 1.1682s")
+	before := q.All.Mean.Duration()
 	r = come(t, q, Served, First, "a")
 	q.Release(r, 0)
-	check.That(t, q.Mean.Duration() == before && len(q.keys) == 0, "got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.Mean.Duration(), len(q.keys), before)
+	check.That(t, q.All.Mean.Duration() == before && len(q.keys) == 0, "got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.All.Mean.Duration(), len(q.keys), before)
 }
 
 func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {

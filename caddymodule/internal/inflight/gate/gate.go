@@ -343,7 +343,7 @@ func (g *Gate) state(key string) *keyState {
 		if g.keys == nil {
 			g.keys = make(map[string]*keyState)
 		}
-		k = &keyState{name: key, slots: fairqueue.Queue{Common: &g.all}}
+		k = &keyState{name: key, slots: fairqueue.Queue{All: &g.all}}
 		g.keys[key] = k
 	}
 	return k

@@ -47,7 +47,7 @@ func (s *schedule) run() {
 // of the queue.
 func byTurns(l Limits, all []swarmed) []Result {
 	var plan schedule
-	queue, fates := &fairqueue.Queue{Common: new(fairqueue.Common)}, make([]Result, len(all))
+	queue, fates := &fairqueue.Queue{All: new(fairqueue.Common)}, make([]Result, len(all))
 	queue.SetLimits(l.turns())
 	waits := make([]bool, len(all))
 	end := func(i int, why Why, now time.Duration) {
