@@ -124,7 +124,6 @@ type visit struct {
 	standing           // with share
 	body     *body.Received
 	stop     func() bool // ends that the slot is kept for an error route; nil if it is not
-	released bool        // for good: the gate need not be asked again
 
 	gate.Result
 	decision limit.Decision
@@ -297,12 +296,12 @@ func (v *visit) giveUp() {
 // release gives back what the request holds, unless that is kept for an error route. A request that
 // was refused further in has cost the upstream nothing, unless that was asked before.
 func (v *visit) release() {
-	if v.stop == nil && !v.released {
-		v.released = true
+	if v.stop == nil {
 		v.free(!v.record.RefusedUnasked(v.r, v.asked))
 	}
 }
 
+// free gives back what is still held.
 func (v *visit) free(served bool) {
 	if held := v.slot.Release(served); held > 0 && v.Shares() {
 		v.counts.seconds[v.slot.Rank].Add(held.Seconds())
