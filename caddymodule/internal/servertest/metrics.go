@@ -9,17 +9,25 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 type Sample struct {
-	Name   string // of the metric
-	Labels map[string]string
-	Value  float64
+	Name      string // of the metric
+	Labels    map[string]string
+	Value     float64        // of a counter or a gauge
+	Histogram *dto.Histogram // nil for others
 }
 
-// gather returns all samples of counters and gauges.
+// Samples returns what a collector has.
+func Samples(t testing.TB, of prometheus.Collector) []Sample {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(of)
+	return gather(t, registry)
+}
+
 func gather(t testing.TB, from prometheus.Gatherer) (samples []Sample) {
 	t.Helper()
 	families, err := from.Gather()
@@ -32,16 +40,16 @@ func gather(t testing.TB, from prometheus.Gatherer) (samples []Sample) {
 			for _, label := range metric.GetLabel() {
 				labels[label.GetName()] = label.GetValue()
 			}
-			samples = append(samples, Sample{family.GetName(), labels, metric.GetCounter().GetValue() + metric.GetGauge().GetValue()})
+			samples = append(samples, Sample{family.GetName(), labels, metric.GetCounter().GetValue() + metric.GetGauge().GetValue(), metric.GetHistogram()})
 		}
 	}
 	return samples
 }
 
-// Metric returns the samples of a metric of ours.
+// Metric returns the samples of a metric of ours, or those of all if it has no name.
 func (s *Site) Metric(t testing.TB, name string) []Sample {
 	t.Helper()
-	return slices.DeleteFunc(gather(t, s.Ctx.GetMetricsRegistry()), func(of Sample) bool { return of.Name != name })
+	return slices.DeleteFunc(gather(t, s.Ctx.GetMetricsRegistry()), func(of Sample) bool { return name != "" && of.Name != name })
 }
 
 // StoreMetric returns the value of a metric of the store test_shared. Stores of other tests
@@ -76,10 +84,8 @@ func (s *Site) Counts(t testing.TB) map[string]map[string]float64 {
 // labels, without zeros.
 func Counted(t testing.TB, collector prometheus.Collector, zone string) map[string]float64 {
 	t.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector)
 	counts := make(map[string]float64)
-	for _, sample := range gather(t, registry) {
+	for _, sample := range Samples(t, collector) {
 		if sample.Labels["zone"] != zone || sample.Value == 0 {
 			continue
 		}

@@ -10,29 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
-
-// histograms returns the histograms of a metric of ours, by the value of their only
-// label.
-func histograms(t testing.TB, metrics prometheus.Gatherer, name string) map[string]*dto.Histogram {
-	t.Helper()
-	families := check.Must(metrics.Gather())(t)
-	found := make(map[string]*dto.Histogram)
-	for _, family := range families {
-		if family.GetName() == name {
-			for _, metric := range family.GetMetric() {
-				found[metric.GetLabel()[0].GetValue()] = metric.GetHistogram()
-			}
-		}
-	}
-	return found
-}
 
 // upTo returns how many samples are at most a bound.
 func upTo(t testing.TB, h *dto.Histogram, bound float64) uint64 {
@@ -63,7 +46,10 @@ func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
 	}`))
 	s.From(servertest.Someone).Statuses(6, "/")
 	s.From("203.0.113.9:1").With("X-Api-Key", "free").Get("/")
-	got := histograms(t, s.Ctx.GetMetricsRegistry(), "caddy_throttle_level_ratio")
+	got := make(map[string]*dto.Histogram)
+	for _, sample := range s.Metric(t, "caddy_throttle_level_ratio") {
+		got[sample.Labels["zone"]] = sample.Histogram
+	}
 	check.Slices(t, slices.Sorted(maps.Keys(got)), []string{"quarters", "tenths"}, "the zones")
 	// Levels of 1 to 4 quarters, twice full, and a quarter of another client.
 	for bound, want := range map[float64]uint64{.1: 0, .2: 0, .3: 2, .4: 2, .5: 3, .7: 3, .8: 4, .9: 4, 1: 7} {
@@ -78,9 +64,8 @@ func TestDelaysAreCountedInSeconds(t *testing.T) {
 		s := servertest.NewWaitZone(t, "limit 5 1/s\ndelay", 0)
 		s.Visits(3, servertest.Office, "/")
 		servertest.Sleep(10 * time.Second)
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(telemetry.Delays)
-		got := histograms(t, registry, "caddy_throttle_delay_seconds")["waits"]
+		all := servertest.Samples(t, telemetry.Delays)
+		got := all[slices.IndexFunc(all, func(of servertest.Sample) bool { return of.Labels["zone"] == "waits" })].Histogram
 		check.That(t, got.GetSampleCount() == 2 && got.GetSampleSum() >= 2.9 && got.GetSampleSum() <= 3.1, "got %d delays of %v s, want 2 of 3 s", got.GetSampleCount(), got.GetSampleSum())
 	})
 }
@@ -88,12 +73,7 @@ func TestDelaysAreCountedInSeconds(t *testing.T) {
 func TestCallsOfTheSharedStoreAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\n}")
-		seconds := func() *dto.Histogram {
-			for _, h := range histograms(t, s.Ctx.GetMetricsRegistry(), "caddy_throttle_store_seconds") {
-				return h
-			}
-			return nil
-		}
+		seconds := func() *dto.Histogram { return s.Metric(t, "caddy_throttle_store_seconds")[0].Histogram }
 		before := seconds().GetSampleCount()
 		s.From(servertest.Someone).Statuses(5, "/")
 		check.Equal(t, seconds().GetSampleCount()-before, 5, "calls")
@@ -101,18 +81,6 @@ func TestCallsOfTheSharedStoreAreTimed(t *testing.T) {
 		s.From(servertest.Someone).Get("/")
 		check.Equal(t, seconds().GetSampleCount()-before, 6, "with one that failed: calls")
 	})
-}
-
-// allSeries returns the labels of all series of ours, except the number of samples.
-func allSeries(t testing.TB, s *servertest.Site) (all []string) {
-	t.Helper()
-	families := check.Must(s.Ctx.GetMetricsRegistry().Gather())(t)
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			all = append(all, fmt.Sprint(family.GetName(), metric.GetLabel(), len(metric.GetHistogram().GetBucket())))
-		}
-	}
-	return all
 }
 
 // TestAFloodMakesNoSeries sends a million refusals with TEST_LONG, else 20,000. Each
@@ -152,9 +120,15 @@ func TestAFloodMakesNoSeries(t *testing.T) {
 			}
 		}
 	}
+	series := func() (all []string) {
+		for _, sample := range s.Metric(t, "") {
+			all = append(all, fmt.Sprint(sample.Name, sample.Labels, len(sample.Histogram.GetBucket())))
+		}
+		return all
+	}
 	flood(0, 10)
-	want := allSeries(t, s)
+	want := series()
 	flood(10, n)
-	got := allSeries(t, s)
+	got := series()
 	check.That(t, slices.Equal(got, want), "got %d series after %d refusals, want the %d of ten", len(got), n, len(want))
 }

@@ -25,18 +25,9 @@ import (
 // or not.
 func series(t testing.TB, collector prometheus.Collector, zone string) (all []string) {
 	t.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector)
-	families := check.Must(registry.Gather())(t)
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			labels := make(map[string]string)
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			if labels["zone"] == zone {
-				all = append(all, strings.TrimSpace(labels["decision"]+" "+labels["reason"]))
-			}
+	for _, sample := range servertest.Samples(t, collector) {
+		if sample.Labels["zone"] == zone {
+			all = append(all, strings.TrimSpace(sample.Labels["decision"]+" "+sample.Labels["reason"]))
 		}
 	}
 	slices.Sort(all)
