@@ -206,9 +206,8 @@ func firstConfiguration(t *testing.T) string {
 var basicZone = regexp.MustCompile(`(?ms)^\t\tzone basic(?:_address)? \{.*?^\t\t\}\n`)
 
 // start runs the application behind the documented lines, enforced. A chapter of the page has the
-// whole Caddyfile, or what is instead of root and the zones for Basic, and below exempt static_files. More
-// changes may follow.
-func (a *anApplication) start(t *testing.T, more ...string) *system.Trial {
+// whole Caddyfile, or what is instead of root and the zones for Basic, and below exempt static_files.
+func (a *anApplication) start(t *testing.T) *system.Trial {
 	t.Helper()
 	page := system.Page(t, "docs/recipes/any-application.md")
 	_, chapter, _ := strings.Cut(page, "\n## "+a.name+"\n")
@@ -227,7 +226,7 @@ func (a *anApplication) start(t *testing.T, more ...string) *system.Trial {
 	if a.root != "" {
 		changes = append(changes, "root * /usr/"+a.root, "root * "+filepath.Join(a.dir, a.root))
 	}
-	return system.RunTrial(t, "any-application.md", "{\n}\n"+file, append(changes, more...)...)
+	return system.RunTrial(t, "any-application.md", "{\n}\n"+file, changes...)
 }
 
 // A loginForm has the hidden fields of a form for logins, and the cookies that belong to it.
@@ -458,45 +457,6 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 	}
 	refused := s.Refusals(owner.address)
 	check.That(t, len(refused) == 0, "the owner: got %q refused, want nothing", refused)
-}
-
-// TestAWrongRefundOpensTenfoldAtMost. One that is too narrow opens nothing, and whoever logs in
-// suffers from it. DokuWiki answers every password with 302 at do=redirect.
-func TestAWrongRefundOpensTenfoldAtMost(t *testing.T) {
-	t.Parallel()
-	a := anyApplications[0]
-	a.use(t)
-	n := namesOf(t, a.name)
-	for i, c := range []struct {
-		refund      string
-		least, most int
-	}{
-		{"cookie wordpress_logged_in_*", 1, 5},
-		{"status 201", 1, 5},
-		{"status 302", 6, 50},
-		{"status 2xx 3xx 4xx", 6, 50},
-	} {
-		t.Run(c.refund, func(t *testing.T) {
-			s := a.start(t, "refund cookie DW*", "refund "+c.refund, "refund cookie DW*", "refund "+c.refund)
-			form, guesser, began := a.loginForm(s, "203.0.113.2"), system.NetworkAddress(1000+i), time.Now()
-			for round := range 2 { // a busy PHP may answer none before all of a round have come
-				s.Attack(150, 10, func(i int) system.Request {
-					r := a.guess(door{method: "POST", target: "/doku.php", as: "form"}, n, form, guesser, fmt.Sprint("wrong", round, i))
-					r.Body += "&do=redirect"
-					return r
-				})
-			}
-			reached := a.reached(t, guesser+",")
-			t.Logf("%d of 300 guesses reached PHP", reached)
-			leaked := int(time.Since(began).Seconds() / 120 * float64(c.most) / 5)
-			check.That(t, reached >= c.least && reached <= c.most+leaked, "got %d, want %d to %d", reached, c.least, c.most+leaked)
-			right := statusesOf(s, 6, func(int) system.Request {
-				return a.guess(door{method: "POST", target: "/doku.php", as: "form"}, n, form, "203.0.113.3", "right")
-			})
-			narrow := c.most == 5
-			check.That(t, right[429] > 0 == narrow, "got %v for right passwords, want some refused %t", right, narrow)
-		})
-	}
 }
 
 // servesPeople: two behind one address, one of whom errs three times, log in and work, beside
