@@ -122,6 +122,24 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 	} {
 		check.Contains(t, wrongUse(t, append([]string{"recommend", log}, c.flags...)...), c.want, "%s", c.name)
 	}
+	files := strings.NewReplacer("LOG", log, "SITE", writeFile(t, "Caddyfile", "example.com {\nthrottle pages client_ip 5 1/s\n}\n"),
+		"OPEN", writeFile(t, "Caddyfile", ":80 {\nthrottle {\n"), "NONE", writeFile(t, "Caddyfile", ":80 {\nrespond ok\n}\n"))
+	for command, want := range map[string]string{
+		"recommend":                        "no log given: want files",
+		"recommend LOG --config missing":   "missing: no such file",
+		"recommend LOG --config OPEN":      "Caddyfile:2",
+		"recommend LOG --config NONE":      "no throttle handler",
+		"recommend LOG --limit 5":          "unknown flag: --limit",
+		"replay LOG":                       "no limits given: want --config",
+		"replay LOG --config SITE":         "give --host <name>",
+		"replay LOG --config SITE -a yaml": "adapter: yaml",
+	} {
+		check.Contains(t, wrongUse(t, strings.Fields(files.Replace(command))...), want, "%s", command)
+	}
+	for name, want := range map[string]string{"empty": "/empty: it is empty\n", "esc\x1b[31m": `/esc\x1b[31m: it is empty` + "\n"} { // which is no wrong use
+		out, complaint, err := run(t.Context(), "recommend", writeFile(t, name, ""))
+		check.That(t, out == "" && err != nil && err.Error() != "exiting with status 2" && strings.HasSuffix(complaint, want), "%q: got %q, %v and %q", name, out, err, complaint)
+	}
 }
 
 // TestHostileLogsLeaveNoControlBytes prints a recommendation from a log whose keys are
