@@ -231,69 +231,10 @@ func TestOverridesOfAString(t *testing.T) {
 	}
 }
 
-// oddNames are spellings of the field log that PHP or Rack read as it, of a value
-// that is written for %s.
-var oddNames = []struct{ contentType, body string }{
-	{formType, "log=%s"},
-	{formType, "+log=%s"},
-	{formType, "%%20log=%s"},
-	{formType, "log%%00x=%s"},
-	{formType, "%%6cog=%s"},
-	{formType, "log=+%s+"},
-	{formType + "; charset=utf-8", "x=1&log=%s"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=log\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name='log'\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: attachment; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=\" log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\ncontent-disposition: form-data;name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=\"x\"; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data;\r\n name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data\r\nContent-ID: log\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"; name*=utf-8''x\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b--\r\n--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{partsType, "--b\nContent-Disposition: form-data; name=\"log\"\n\n%s\n--b--\n"},
-	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s"},
-	{"multipart/form-data; boundary=b; boundary=c", "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{"multipart/mixed; boundary=b", "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
-	{"multipart/form-data", "log=%s"},
-	{"", "log=%s"},
-	{formType + ", text/plain", "log=%s"},
-	{formType, "log=nobody&log=%s"},
-	{formType, "log[]=nobody&log=%s"},
-	{formType, "log=nobody&+log=%s"},
-	{formType, "log[x]=nobody&log=%s"},
-	{formType, "log=%s" + strings.Repeat("&x", 1000) + "&log=nobody"},
-}
-
 const (
 	formType  = "application/x-www-form-urlencoded"
 	partsType = "multipart/form-data; boundary=b"
 )
-
-// guess posts a form from an address of its own.
-func guess(s *servertest.Site, i int, contentType, body string) int {
-	r := httptest.NewRequest(http.MethodPost, "http://example.com/wp-login.php", strings.NewReader(body))
-	r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", i)
-	if contentType != "" {
-		r.Header.Set("Content-Type", contentType)
-	}
-	return s.Do(r).Code
-}
-
-func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
-	s := servertest.RunZone(t, "account", "field log\nkey field log\nlimit 5 1/d", "respond ok")
-	passed := 0
-	for i := range 200 {
-		name := oddNames[i%len(oddNames)]
-		if guess(s, i, name.contentType, fmt.Sprintf(name.body, []string{"admin", "Admin", "ADMIN"}[i%3])) == http.StatusOK {
-			passed++
-		}
-	}
-	check.Equal(t, passed, 5+5, "guesses through, of 200: those of an account, and as many that may be about anybody")
-	check.Equal(t, guess(s, 1, formType, "log=other"), http.StatusOK, "for another account")
-}
 
 func TestRequestsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 	for _, policy := range []string{"client_ip", "share", "skip", "refuse"} {
