@@ -54,6 +54,8 @@ http://:%d {
 			match {
 				%s
 			}
+			key client_ip route
+			route login /wp-login.php*
 			limit 1 1/d
 		}
 	}
