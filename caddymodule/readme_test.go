@@ -83,22 +83,6 @@ func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
 	})
 }
 
-// Of 500 guesses without a pause, five reach WordPress.
-func TestTheReadmesConfigurationLetsFiveGuessesThrough(t *testing.T) {
-	config := readmeSite(t, 0)
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, config)
-		guesser := s.From("203.0.113.8:1")
-		through := 0
-		for range 500 {
-			if guesser.Send("POST", "/?password=x").Code == 200 {
-				through++
-			}
-		}
-		check.Equal(t, through, 5, "guesses through")
-	})
-}
-
 // The zones of the first configuration are in Caddyfile.example, too.
 func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	readme := check.Must(os.ReadFile("../README.md"))(t)
