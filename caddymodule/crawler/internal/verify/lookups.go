@@ -31,7 +31,7 @@ const (
 	refutedFor  = time.Hour
 
 	// How many answers of each kind, and how many networks, are kept. What has no room is
-	// asked again.
+	// asked again. A silent network also holds up the removal of those that were asked after it.
 	mostVerified = 16_384
 	mostRefuted  = 4096
 	mostNetworks = 16_384
