@@ -69,6 +69,25 @@ func TestNoHeaderGetsAClientBehindAProxyAFreshBucket(t *testing.T) {
 	check.Equal(t, through("203.0.113.8"), http.StatusOK, "somebody else")
 }
 
+// HTTP/2 and HTTP/3 keep blanks around values, which the proxy takes off for the upstream.
+func TestNoBlanksAroundAValueEscapeAZone(t *testing.T) {
+	for zone, header := range map[string][]string{
+		"match header_regexp Authorization (?i)^basic\nlimit 1 1/h":                     {"Authorization", "Basic YTpi"},
+		"limit 1 1/h\nkey header X-Api-Key":                                             {"X-Api-Key", "demo-key"},
+		"limit 1 1/h\nkey header X-Api-Key unlisted skip\noverride demo-key 1 1/h":      {"X-Api-Key", "demo-key"},
+		"limit 1 1/h\nmatch expression `{http.request.header.X-Api-Key} == 'demo-key'`": {"X-Api-Key", "demo-key"},
+	} {
+		s := servertest.RunZone(t, "login", zone, "respond {header."+header[0]+"}")
+		for i, blanks := range [][]string{{"", ""}, {" ", ""}, {"", " "}, {"\t ", " \t"}} {
+			r := servertest.Request(servertest.Someone, servertest.Site0, header[0], blanks[0]+header[1]+blanks[1])
+			r.ProtoMajor = 2
+			w := s.Do(r)
+			check.That(t, (w.Code == http.StatusOK) == (i == 0), "%s, %q: got %d", zone, blanks, w.Code)
+		}
+		s.Stop()
+	}
+}
+
 // Broken requests that net/http lets through must not evade the limit.
 func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 	s := servertest.RunZone(t, "site", "key client_ip missing share\nlimit 3 1/h", "respond ok")

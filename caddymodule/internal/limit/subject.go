@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"path"
 	"slices"
@@ -75,6 +76,15 @@ func NewSubject(r *http.Request) (s Subject) {
 // all zones need.
 func (s *Subject) Look(r *http.Request) {
 	s.Request, s.Judged = r, judged(r)
+	if r.ProtoMajor > 1 { // Go's HTTP/2 and HTTP/3 leave blanks around values, which upstreams do not get
+		for _, values := range r.Header {
+			for i, value := range values {
+				if trimmed := textproto.TrimString(value); trimmed != value { // others may read them meanwhile
+					values[i] = trimmed
+				}
+			}
+		}
+	}
 	s.Vars, _ = r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 }
 
