@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
@@ -138,6 +139,28 @@ func TestARewriteMakesNothingFree(t *testing.T) {
 		s := servertest.Run(t, "http:// {\n"+test.rewrite+"\nthrottle {\nzone all {\nexempt {\n"+test.exempt+"\n}\nlimit 1 1/h\n}\n}\nrespond ok\n}")
 		passed := s.From(servertest.Someone).With("X-Free", "1").Statuses(3, test.target)[http.StatusOK]
 		check.That(t, (passed == 3) == test.free, "%s: got %d of 3 through, want it free: %v", test.name, passed, test.free)
+		s.Stop()
+	}
+}
+
+// Upstreams get an address as it was sent, and may read one that Caddy's matchers do not see.
+func TestNoSpellingHidesARequestOrMakesItFree(t *testing.T) {
+	many := strings.Repeat("&", 10_000)
+	for options, targets := range map[string][]string{
+		"match path /login*":                {"/login.%2F%2e%2E%2fx", "/login/x/../../../x", "//x/login", "//x/y/..%2Flogin"},
+		"match path_regexp ^/+login":        {"//x/login"},
+		"match query rest_route=*":          {"/?rest_route=/x&;", "/?rest_route=/x;y", "/?a;rest_route=", "/?%72est_route=%&%%zz=", "/?rest_route=" + many, "/?" + many + "rest_route="},
+		"match {\npath /a*\nquery b=1\n}":   {"/x/../a?b=1&;", "/a/../x?b=1&;", "//x/a/../../y?b=1&%"},
+		"match expression query({'b':'*'})": {"/?b=1&;"},
+		"exempt path /healthz":              {"/search/..%2Fhealthz", "/search/x/../../healthz", "//healthz/../healthz"},
+		"exempt not query s=*":              {"/?s=x&;", "/?s=x" + many},
+		"cost 0.1 {\npath /free\n}":         {"/x/../free"},
+	} {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone all {\nlimit 1 1/d\n"+options+"\n}\n}\nrespond ok\n}")
+		for i, target := range targets {
+			from := s.From(fmt.Sprintf("203.0.113.%d:1", i+1))
+			check.Equal(t, from.Statuses(3, target)[http.StatusOK], 1, "%s, %.60s: of 3 through", options, target)
+		}
 		s.Stop()
 	}
 }

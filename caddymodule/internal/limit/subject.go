@@ -8,6 +8,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -59,11 +60,10 @@ type client struct {
 
 // The addresses of a request are what it asks for.
 type addresses struct {
-	sent    *url.URL // the address as the client sent it; nil if it is the one that the request has now
-	sentURI string   // likewise, as its first line had it
-	two     bool     // both count; see [frontController]
-	query   string   // that it has now
-	looked  bool     // these are set
+	sent   *url.URL  // the address as the client sent it; nil if it is the one that the request has now
+	all    []url.URL // which count; nil if only the one that the request has now does
+	query  string    // that it has now
+	looked bool      // these are set
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -283,51 +283,85 @@ func frontController(sent, now string) bool {
 	return true
 }
 
+// mostParameters is how many url.ParseQuery reads.
+const mostParameters = 10_000
+
+var octet = regexp.MustCompile(`%([0-9A-Fa-f]{2})`)
+
+// reading returns an address as some upstreams read it, if that is not as Caddy's matchers do.
+func reading(u url.URL, how int) url.URL {
+	path := u.Path
+	switch how {
+	case 0: // The matcher query sees nothing of a query with ; or a stray % or too many parameters. PHP does.
+		if strings.ContainsAny(u.RawQuery, ";%&") {
+			pairs := strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' })
+			query := octet.ReplaceAllString(strings.Join(pairs[:min(len(pairs), mostParameters)], "&"), "\x00$1")
+			u.RawQuery = strings.NewReplacer("%", "%25", "\x00", "%").Replace(query)
+		}
+	case 1: // Matchers resolve "..", and applications may not: for Rails, /login.%2F%2E%2E%2Fx is /login.
+		path = strings.ReplaceAll(path, "/..", "/_..")
+	default: // For parse_url of PHP, and new URL of Node, //x/login is /login at the host x.
+		if strings.HasPrefix(path, "//") {
+			path = path[2+strings.Index(path[2:]+"/", "/"):]
+		}
+	}
+	if path != u.Path {
+		u.Path, u.RawPath = path, ""
+	}
+	return u
+}
+
 // lookUpAddresses finds out how the client sent the request: path and query may have been
-// rewritten since. A rewrite must neither hide a request from a zone nor make it free.
+// rewritten since. Neither a rewrite nor a spelling must hide a request from a zone or make it free.
 func (s *Subject) lookUpAddresses() {
 	s.looked = true
 	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 	now := s.Request.URL
 	s.query = now.RawQuery
-	if !ok || sent.URL == nil || sent.URL.Path == now.Path && sent.URL.RawPath == now.RawPath && sent.URL.RawQuery == now.RawQuery {
+	if ok && sent.URL != nil && (sent.URL.Path != now.Path || sent.URL.RawPath != now.RawPath || sent.URL.RawQuery != now.RawQuery) {
+		s.sent = sent.URL
+		s.all = []url.URL{*sent.URL}
+	} else if reading(*now, 0) == *now && reading(*now, 1) == *now && reading(*now, 2) == *now {
 		return
 	}
-	s.sent, s.sentURI, s.two = sent.URL, sent.RequestURI, !frontController(sent.URL.Path, now.Path)
+	if s.sent == nil || !frontController(s.sent.Path, now.Path) {
+		s.all = append(s.all, *now)
+	}
+	for how := range 3 {
+		for _, u := range s.all {
+			if other := reading(u, how); other != u {
+				s.all = append(s.all, other)
+			}
+		}
+	}
 }
 
-// asSent calls ask with the address that the client sent set in the request, and puts back
-// what is there now, also if ask panics. Caddy's placeholders belong to the request, so it
-// must not be a copy.
-func (s *Subject) asSent(ask func() (bool, error)) (bool, error) {
-	if s.sent == nil {
+// ask asks with each address, as sent first, until an answer is the last. Caddy's placeholders belong
+// to the request, so it must not be a copy. What is there now is put back, also if ask panics.
+func (s *Subject) ask(last bool, ask func() (bool, error)) (holds bool, err error) {
+	if !s.looked {
+		s.lookUpAddresses()
+	}
+	if s.all == nil {
 		return ask()
 	}
 	r := s.Judged
 	now, uri := *r.URL, r.RequestURI
 	defer func() { *r.URL, r.RequestURI = now, uri }()
-	*r.URL, r.RequestURI = *s.sent, s.sentURI
-	return ask()
+	for _, u := range s.all {
+		*r.URL, r.RequestURI = u, u.RequestURI()
+		if holds, err = ask(); holds == last || err != nil {
+			break
+		}
+	}
+	return holds, err
 }
 
-// ask asks with the address as sent, and then with the other one, if there is one and the
-// first answer is not the last.
-func (s *Subject) ask(last bool, ask func() (bool, error)) (bool, error) {
-	if !s.looked {
-		s.lookUpAddresses()
-	}
-	holds, err := s.asSent(ask)
-	if holds == last || err != nil || !s.two {
-		return holds, err
-	}
-	return ask()
-}
-
-// either reports whether something holds for either address. It is for what puts the request
+// either reports whether something holds for any address. It is for what puts the request
 // under a zone.
 func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(true, ask) }
 
-// both reports whether something holds for both addresses. It is for what exempts or prefers
+// both reports whether something holds for all addresses. It is for what exempts or prefers
 // the request.
 func (s *Subject) both(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
 
