@@ -88,6 +88,18 @@ func TestNoBlanksAroundAValueEscapeAZone(t *testing.T) {
 	}
 }
 
+// Behind an upgrade to HTTP/2, which Hypercorn offers, no handler would see a request.
+func TestNoTunnelForOtherRequestsIsOpened(t *testing.T) {
+	for upgrade, want := range map[string]string{"h2c": "", "websocket, H2C": "", "websocket": "websocket", "": ""} {
+		for _, directive := range []string{"throttle pages 9 1/h", "in_flight workers 9"} {
+			s := servertest.Run(t, "http:// {\n"+directive+"\nrespond {header.Upgrade}\n}")
+			r := servertest.Request(servertest.Someone, servertest.Site0, "Connection", "Upgrade", "Upgrade", upgrade)
+			check.Equal(t, s.Do(r).Body.String(), want, "%s, %q: the upgrade that goes on", directive, upgrade)
+			s.Stop()
+		}
+	}
+}
+
 // Broken requests that net/http lets through must not evade the limit.
 func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
 	s := servertest.RunZone(t, "site", "key client_ip missing share\nlimit 3 1/h", "respond ok")

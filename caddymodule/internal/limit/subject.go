@@ -85,6 +85,9 @@ func (s *Subject) Look(r *http.Request) {
 			}
 		}
 	}
+	if httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "h2c") {
+		delete(r.Header, "Upgrade") // which a server may ignore: requests that nobody judges would follow
+	}
 	s.Vars, _ = r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 }
 
