@@ -93,7 +93,7 @@ func wordPressPaysForSearchesInDisguise(t *testing.T) {
 		5: {
 			"/?s=kettle", "/?%73=kettle", "/?x=1&%20s=kettle", "/?+s=kettle", "/?s%00x=kettle", "/?s%5B%5D=kettle", "/index.php?S=1&s=kettle",
 			"/index.php/search/kettle/", "/search/kettle/", "/author/admin/", "/index.php/author/admin/", "/?author=1", "/?author_name=admin",
-			"/?author.name=admin", "/?author%20name=admin", "/?rest_route=/wp/v2/users", "/?rest.route=/wp/v2/users", "/index.php/wp-json/wp/v2/users",
+			"/?author.name=admin", "/?author%20name=admin", "/?rest_route=/wp/v2/users", "/?rest.route=/wp/v2/users", "/?rest[route=/wp/v2/users", "/?rest%5Broute=/wp/v2/users", "/index.php/wp-json/wp/v2/users",
 			"/wp-json/wp/v2/posts?search=kettle", "/wp-json/wp/v2/posts?se%61rch=kettle",
 		},
 		1: {"/", "/kettle-1/", "/?p=5", "/?utm_source=mail&x=s", "/wp-json/wp/v2/posts?include%5B0%5D=5&_fields=id%2Cname&_locale=user", "/?wc-ajax=cart"},
