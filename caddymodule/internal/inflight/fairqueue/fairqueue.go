@@ -23,9 +23,10 @@
 //   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
 //     is also the caller's timeout.
 //   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
-//     order, or is refused if it would be the last itself. A key may hold a tenth
-//     of the places. In the last rank, where its surplus keeps nobody else waiting, it
-//     may hold more, as long as that is fewer than are still free.
+//     order, or is refused if it would be the last itself. Here, too, members leave
+//     the others a tenth: where they would hold more of the places, their last one goes.
+//     A key may hold a tenth of the places. In the last rank, where its surplus keeps
+//     nobody else waiting, it may hold more, as long as that is fewer than are still free.
 //
 // A key is forgotten as soon as none of its requests waits or holds a slot. State is
 // therefore bounded by the requests that wait and the slots, however many clients
@@ -289,7 +290,7 @@ func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 	case r.Crowded:
 		return Crowded, nil
 	case q.All.Waiting >= q.limits.MaxWaiting:
-		if displaced = q.last(); displaced == nil || inOrder(displaced, r) < 0 {
+		if displaced = q.last(r); displaced == nil {
 			return Full, nil
 		}
 	}
@@ -527,11 +528,24 @@ func (q *Queue) remove(r *Request) {
 	}
 }
 
-// last returns the waiting request that is served last, or nil.
-func (q *Queue) last() *Request {
-	for _, row := range slices.Backward(q.rows[:]) {
+// last returns the waiting request that gives its place to r, or nil if r goes last: in the order, or
+// among members if these would hold more than nine tenths of the places.
+func (q *Queue) last(r *Request) *Request {
+	rows, members := q.rows[:], len(q.rows[Member])
+	if r.Rank == Member {
+		members++
+	}
+	tooMany := members > q.limits.MaxWaiting-q.limits.MaxWaiting/10
+	if tooMany {
+		rows = rows[:Member+1]
+	}
+	for _, row := range slices.Backward(rows) {
 		if len(row) > 0 {
-			return row[len(row)-1]
+			last := row[len(row)-1]
+			if tooMany && r.Rank != Member || r.Before(last) {
+				return last
+			}
+			return nil
 		}
 	}
 	return nil

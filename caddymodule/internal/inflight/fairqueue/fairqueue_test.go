@@ -229,6 +229,20 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	check.That(t, len(q.rows[First]) == 0 && len(q.rows[Returned]) == 2 && len(q.rows[Member]) == 1, "got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
 }
 
+// Else there would be nobody whom they could leave a tenth of the slot time.
+func TestMembersLeaveATenthOfAFullRowToOthers(t *testing.T) {
+	q := &Queue{Common: new(Common)}
+	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 10})
+	come(t, q, Served, First, "a")
+	for i := range 10 {
+		come(t, q, Waiting, Member, strconv.Itoa(i))
+	}
+	come(t, q, Waiting, First, "b")
+	come(t, q, Full, First, "c") // which would be more than a tenth
+	come(t, q, Full, Member, "d")
+	check.That(t, len(q.rows[Member]) == 9 && len(q.rows[First]) == 1, "got %d members and %d others that wait, want nine and one", len(q.rows[Member]), len(q.rows[First]))
+}
+
 func TestAnIdleQueueOwesNobody(t *testing.T) {
 	q, seated := newQueue(2), new(Request)
 	check.Assume(t, q.Seat(seated), "got no seat, want one")

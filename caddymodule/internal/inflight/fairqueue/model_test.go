@@ -201,10 +201,15 @@ func (m *model) arrive(request *Request) (becomes Outcome, displaced *Request) {
 		return Crowded, nil
 	}
 	if len(row) >= m.limits.MaxWaiting {
-		if ahead == len(row) {
+		full := slices.Insert(slices.Clone(row), ahead, r)
+		members := slices.IndexFunc(append(full, &modelled{rank: Ranks}), func(o *modelled) bool { return o.rank != Member })
+		if members > m.limits.MaxWaiting-m.limits.MaxWaiting/10 {
+			full = full[:members]
+		}
+		last := full[len(full)-1]
+		if last == r {
 			return Full, nil
 		}
-		last := row[len(row)-1]
 		displaced = last.request
 		m.end(last, 0)
 	}
