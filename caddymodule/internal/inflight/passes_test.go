@@ -288,6 +288,10 @@ func TestMembers(t *testing.T) {
 		servertest.Sleep(time.Hour)
 		join(client(1), "later")
 		check.That(t, got["member"] == 47, "got %v, want a member of another network, and one an hour later", got)
+		for i := range 25 {
+			join(fmt.Sprintf("[2001:db8:0:%d::1]", i), "v6-"+strconv.Itoa(i))
+		}
+		check.That(t, got["member"] == 67 && got["returned"] == 10, "got %v, want twenty members more from 25 prefixes of a /48", got)
 	})
 	inBubble(t, "by matchers", func(t *testing.T) {
 		s := loginSite(t, "rank member {\nclient_ip 192.0.2.0/24\n}\nrank crawler {\nclient_ip 198.51.100.0/24\n}")

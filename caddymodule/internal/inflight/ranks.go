@@ -141,7 +141,8 @@ type memberPlace struct {
 	account pass.ID
 }
 
-// membersAnHour is how many accounts of a network become members.
+// membersAnHour is how many accounts of a network become members: of an IPv4 address or an IPv6 /48,
+// since whoever has that has as many /64 as they like.
 const membersAnHour, mostMembers = 20, 100_000
 
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
@@ -152,7 +153,7 @@ func (v *visit) Answers(status int, header http.Header) {
 		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {
 			// One that has joined lately, and whose client has not kept the pass or not got it yet,
 			// needs no other place: it still has one turn.
-			at := memberPlace{v.subject.Client().Addr().String(), account}
+			at := memberPlace{bucketkey.ClientPrefix(v.subject.Address(), 32, 48).String(), account}
 			_, joined := v.State.members.Get(at, now)
 			return joined || v.State.members.Put(at, at.network, now.Add(time.Hour), now)
 		}))
