@@ -12,11 +12,14 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 const (
-	// kept is how many refusals a Ring remembers.
-	kept = 10_000
+	// kept is how many refusals a Ring remembers, and keptOfNetwork of clients in one network: else
+	// a flood from one would make it forget those of visitors within seconds.
+	kept, keptOfNetwork = 10_000, kept / 10
 
 	// longestKey is how many bytes of a key are kept, since clients choose some keys.
 	longestKey = 200
@@ -81,15 +84,16 @@ type Coded struct {
 	Refusal
 }
 
-// A Ring remembers the last 10,000 refusals. It is safe for concurrent use. The zero
-// value is ready for use, and needs no memory before the first refusal.
+// A Ring remembers the last 10,000 refusals, of a network (IPv4 /24, IPv6 /48) the last 1,000. It is
+// safe for concurrent use. The zero value is ready for use, and needs no memory before the first refusal.
 type Ring struct {
 	mu   sync.Mutex
 	all  []Coded
-	next int // where the next one goes, once there are as many as are kept
+	next int                    // where the next one goes, once there are as many as are kept
+	of   map[netip.Prefix][]int // where those of a network are, in the order of arrival
 }
 
-// Add remembers a refusal, instead of the oldest one, and returns its code.
+// Add remembers a refusal, instead of an old one, and returns its code.
 func (r *Ring) Add(refusal Refusal) (code Code) {
 	if len(refusal.Key) > longestKey {
 		refusal.Key = strings.ToValidUTF8(refusal.Key[:longestKey], "") + "…" // as the admin API takes one that is cut
@@ -99,14 +103,28 @@ func (r *Ring) Add(refusal Refusal) (code Code) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.all) < kept {
-		r.all = append(r.all, Coded{code, refusal})
-	} else {
-		r.all[r.next] = Coded{code, refusal}
-		r.next = (r.next + 1) % kept
+	if r.of == nil {
+		r.of = make(map[netip.Prefix][]int)
 	}
+	network, at := networkOf(refusal), len(r.all)
+	switch own := r.of[network]; {
+	case len(own) == keptOfNetwork:
+		at, r.of[network] = own[0], own[1:]
+	case at < kept:
+		r.all = append(r.all, Coded{})
+	default:
+		at, r.next = r.next, (r.next+1)%kept
+		old := networkOf(r.all[at].Refusal)
+		if r.of[old] = slices.DeleteFunc(r.of[old], func(i int) bool { return i == at }); len(r.of[old]) == 0 {
+			delete(r.of, old)
+		}
+	}
+	r.all[at] = Coded{code, refusal}
+	r.of[network] = append(r.of[network], at)
 	return code
 }
+
+func networkOf(r Refusal) netip.Prefix { return key.ClientPrefix(r.Client.Addr(), 24, 48) }
 
 // Of returns the last refusal by each key of each zone of clients in a network, the newest
 // first.

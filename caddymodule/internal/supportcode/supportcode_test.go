@@ -47,7 +47,7 @@ func TestARingRemembersTheLastTenThousandRefusals(t *testing.T) {
 	looks := regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
 	codes := make([]Code, kept+100)
 	for i := range codes {
-		codes[i] = r.Add(Refusal{Key: fmt.Sprint(i)})
+		codes[i] = r.Add(Refusal{Key: fmt.Sprint(i), Client: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 7}), 32)})
 		check.Assume(t, looks.MatchString(codes[i].String()), "got the code %q, want two groups of four", codes[i])
 	}
 	for _, i := range []int{0, 99, 100, 5000, len(codes) - 1} {
@@ -55,6 +55,28 @@ func TestARingRemembersTheLastTenThousandRefusals(t *testing.T) {
 		if want := i >= 100; found != want || found && refusal.Key != fmt.Sprint(i) {
 			t.Errorf("refusal %d: got %+v, %v, want it remembered: %v", i, refusal, found, want)
 		}
+	}
+}
+
+func TestAFloodFromOneNetworkLeavesTheCodesOfOthers(t *testing.T) {
+	r := new(Ring)
+	add := func(address string) Code {
+		return r.Add(Refusal{Client: netip.PrefixFrom(netip.MustParseAddr(address), 32)})
+	}
+	visitor := add("203.0.113.7")
+	for _, n := range []int{20_000, 8_000} {
+		var flood []Code
+		for i := range n {
+			flood = append(flood, add(fmt.Sprintf("198.51.100.%d", i%256)))
+			if n == 8_000 { // the other half comes from everywhere
+				add(fmt.Sprintf("10.%d.%d.1", i>>8, i%256))
+			}
+		}
+		_, known := r.Find(visitor)
+		_, last := r.Find(flood[n-1])
+		check.That(t, known && last && len(r.all) <= kept, "got the code of the visitor known: %v, and the last of %d: %v, want both", known, n, last)
+		_, first := r.Find(flood[n-1-keptOfNetwork])
+		check.That(t, !first, "got more codes of the network known than %d", keptOfNetwork)
 	}
 }
 
