@@ -201,6 +201,20 @@ func TestPassesOfRefused(t *testing.T) {
 			servertest.Sleep(2 * time.Hour)
 		})
 	}
+	inBubble(t, "back off beside a flood", func(t *testing.T) {
+		s := busySite(t, "pass off\nwait 1s", time.Hour)
+		for i := range 10_000 { // a page each, of which it never asks for one again
+			newPerson(s, client(2)).opens("GET", "/"+strconv.Itoa(i))
+		}
+		ann := newPerson(s, client(1))
+		for try := range 5 {
+			v := ann.opens("GET", "/")
+			servertest.Sleep(time.Second)
+			check.Equal(t, v.Header().Get("Refresh") != "", try < 3, "try %d: a page that reloads", try+1)
+			servertest.Sleep(ann.keeps(v))
+		}
+		servertest.Sleep(2 * time.Hour)
+	})
 	for _, test := range []struct {
 		name, options, method string
 		headers               []string

@@ -100,7 +100,7 @@ func (v *visit) rank(s *limit.Subject) {
 		ask.Rank, v.why = fairqueue.Crawler, "matcher"
 	}
 	if ask.Rank == fairqueue.Member {
-		ask.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
+		ask.Network = pass.NetworkOf(s.Address())
 		if v.client.Member() {
 			ask.Keys[0] = identity
 			return
@@ -119,20 +119,19 @@ func (v *visit) comesBack() time.Duration {
 	return pass.RetryAfter(tries, rand.Float64())
 }
 
-// alone returns what a pass would say of a browser that keeps none, or gets none: when it was told to
-// it comes again, and was refused as often. Of several that are alike, one is followed, and for the
-// others that is nil.
-func (v *visit) alone(now time.Time) *pass.Pass {
+// alone returns by what a browser is followed that keeps no pass, or gets none: when it was told to it
+// comes again, and was refused as often. Of several that are alike, one is followed, and no others.
+func (v *visit) alone(now time.Time) (id pass.ID, followed bool) {
 	if v.client.State() > pass.Expired {
-		return nil
+		return id, false
 	}
-	id := pass.IDOf(v.slot.Keys[0], v.r.UserAgent(), v.r.Host, v.r.RequestURI)
-	p, _ := v.State.passes.Alone.Get(id, now)
-	if now.Add(-v.Waited).Before(p.NotBefore) {
-		return nil
+	id = pass.IDOf(v.slot.Keys[0], v.r.UserAgent(), v.r.Host, v.r.RequestURI)
+	last, _ := v.State.passes.Alone.Get(id, now)
+	if now.Add(-v.Waited).Before(last.NotBefore) {
+		return id, false
 	}
-	p.ID, v.tries = id, p.Tries
-	return &p
+	v.tries = last.Tries
+	return id, true
 }
 
 // A memberPlace is that of an account among the members of a network.

@@ -70,9 +70,9 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():
 		now := time.Now()
-		alone := v.alone(now)
+		alone, followed := v.alone(now)
 		v.after = v.comesBack()
-		f.Busy = v.busy(now, alone)
+		f.Busy = v.busy(now, alone, followed)
 	default:
 		v.after = soon
 	}
@@ -98,15 +98,14 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by
 // itself, for so many times, and a pass that says when it may come back.
-func (v *visit) busy(now time.Time, alone *pass.Pass) *refusal.Busy {
+func (v *visit) busy(now time.Time, alone pass.ID, followed bool) *refusal.Busy {
 	addr, gets := v.subject.Client().Addr(), v.client.Known()
 	b := &refusal.Busy{Reload: v.tries < pass.Reloads, Pass: func(header http.Header) {
 		if gets {
 			v.counts.passed(v.client.Refused(header, now, v.after, addr))
 		}
-		if alone != nil {
-			alone.Tries, alone.NotBefore = v.tries+1, now.Add(v.after)
-			v.State.passes.Alone.Put(alone.ID, *alone, alone.NotBefore.Add(pass.Forgotten), now)
+		if back := now.Add(v.after); followed {
+			v.State.passes.Alone.Put(alone, pass.Move{NotBefore: back, Tries: v.tries + 1, Network: pass.NetworkOf(addr)}, back.Add(pass.Forgotten), now)
 		}
 	}}
 	if gets {

@@ -142,7 +142,8 @@ const (
 	mostMoved      = 100_000
 	movedOfNetwork = mostMoved / 100
 
-	mostAlone = 10_000
+	mostAlone      = 10_000
+	aloneOfNetwork = mostAlone / 100
 )
 
 // A Memory holds what this node knows better than the passes of a zone: copies from
@@ -152,44 +153,48 @@ const (
 // It remembers 100,000 passes that were moved, each until 30 seconds after its time has
 // come, and a hundredth of them for a network, so it takes 20 MB at most.
 type Memory struct {
-	// Alone are the passes that browsers would have that keep none, or get none. Beyond 10,000
-	// of them, no more are remembered.
-	Alone *expiring.Map[ID, Pass]
+	// Alone is what passes would say of browsers that keep none, or get none. Beyond 10,000 of
+	// them, or a hundredth in a network, no more are remembered: their pages go on reloading.
+	Alone *expiring.Table[ID, Move, netip.Prefix]
 
-	moved *expiring.Table[ID, move, netip.Prefix]
+	moved *expiring.Table[ID, Move, netip.Prefix]
 }
 
-// A move is what the last refusal has made of a pass.
-type move struct {
-	notBefore time.Time
-	tries     int
-	network   netip.Prefix // of the client
+// A Move is what the last refusal has made of a pass.
+type Move struct {
+	NotBefore time.Time
+	Tries     int
+	Network   netip.Prefix // of the client, by [NetworkOf]
 }
+
+// NetworkOf returns the network of a client.
+func NetworkOf(addr netip.Addr) netip.Prefix { return key.ClientPrefix(addr, 24, 48) }
 
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
+	network := func(m Move) netip.Prefix { return m.Network }
 	return &Memory{
-		Alone: expiring.New[ID, Pass](mostAlone),
-		moved: expiring.NewShares[ID](mostMoved, movedOfNetwork, func(m move) netip.Prefix { return m.network }),
+		Alone: expiring.NewShares[ID](mostAlone, aloneOfNetwork, network),
+		moved: expiring.NewShares[ID](mostMoved, movedOfNetwork, network),
 	}
 }
 
 // refresh brings a pass up to date.
 func (m *Memory) refresh(p *Pass, now time.Time) {
-	if last, found := m.moved.Get(p.ID, now); found && !last.notBefore.Before(p.NotBefore) {
-		p.NotBefore, p.Tries = last.notBefore, last.tries
+	if last, found := m.moved.Get(p.ID, now); found && !last.NotBefore.Before(p.NotBefore) {
+		p.NotBefore, p.Tries = last.NotBefore, last.Tries
 	}
 }
 
 // move remembers that a pass was moved for a client at an address. It returns false if all
 // places are taken.
 func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
-	next := move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, key.ClientPrefix(addr, 24, 48)}
-	kept := m.moved.Update(p.ID, now, func(last move, found bool) (move, time.Time) {
-		if !found || !next.notBefore.Before(last.notBefore) {
+	next := Move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, NetworkOf(addr)}
+	kept := m.moved.Update(p.ID, now, func(last Move, found bool) (Move, time.Time) {
+		if !found || !next.NotBefore.Before(last.NotBefore) {
 			last = next
 		}
-		return last, last.notBefore.Add(Forgotten)
+		return last, last.NotBefore.Add(Forgotten)
 	})
 	return kept || m.moved.Len() < mostMoved
 }
