@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // ErrNoRoom is what writing to a [Spool] ends with if no more may be held, and receiving a body
@@ -38,10 +40,10 @@ func (g *segment) room() int {
 	return blockSize - g.size
 }
 
-// NewSpool returns an empty spool, which counts as its client's, and takes no more memory once
-// it holds so many bytes of it.
+// NewSpool returns an empty spool, which counts as its client's, of IPv6 as its /48's, where anybody
+// has many clients. It takes no more memory once it holds so many bytes of it.
 func (s *Store) NewSpool(client netip.Prefix, memory int) Spool {
-	return Spool{store: s, client: client, most: memory}
+	return Spool{store: s, client: key.ClientPrefix(client.Addr(), 32, 48), most: memory}
 }
 
 // Write implements io.Writer. Its error is [ErrNoRoom], after as much as there was room for.

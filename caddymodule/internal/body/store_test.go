@@ -143,6 +143,17 @@ func TestRoomAtRandom(t *testing.T) {
 	check.That(t, refused != 0, "got nobody refused")
 }
 
+func TestAnIPv6NetworkHoldsNoMoreThanIsFree(t *testing.T) {
+	s, held := newStore(t, Bounds{Files: 64 * blockSize}), 0
+	for i := range 64 {
+		spool := s.NewSpool(netip.MustParsePrefix(fmt.Sprintf("2001:db8:0:%d::/64", i)), 0)
+		defer spool.Close()
+		n, _ := spool.Write(make([]byte, 64*blockSize))
+		held += n
+	}
+	check.Equal(t, held, 32*blockSize, "bytes that the prefixes of a /48 hold together")
+}
+
 func TestTheFileExistsWhileSomethingLiesInIt(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "folder")
 	s := NewStore(dir, func(err error) { t.Error(err) })
