@@ -149,7 +149,7 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 	default:
 		result.Why = QueueFull
 	}
-	if result.Why == Admitted && result.Waited > 0 && ctx.Err() != nil { // both at once
+	if result.Why == Admitted && ctx.Err() != nil {
 		s.Release(false)
 		result.Why = Left
 	}

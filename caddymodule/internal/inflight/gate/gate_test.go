@@ -217,6 +217,17 @@ func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// Its call would outlast it: streams that are reset at once would cost the upstream whole requests.
+func TestAClientThatHasLeftTakesNoFreeSlot(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		g, s := new(Gate), new(Slot)
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		check.Equal(t, g.Enter(ctx, nil, Limits{Slots: 1, Share: share}, s), Result{Why: Left})
+		wantEmpty(t, g)
+	}
+}
+
 // Of what happens in one instant a select takes either.
 func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 	for range 50 {
