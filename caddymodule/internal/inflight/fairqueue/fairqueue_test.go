@@ -231,7 +231,7 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 
 // Else there would be nobody whom they could leave a tenth of the slot time.
 func TestMembersLeaveATenthOfAFullRowToOthers(t *testing.T) {
-	q := &Queue{Common: new(Common)}
+	q := &Queue{All: new(Common)}
 	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 10})
 	come(t, q, Served, First, "a")
 	for i := range 10 {
