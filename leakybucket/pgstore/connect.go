@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -70,6 +71,9 @@ func (o *Options) parseURL(text string) (*pgxpool.Config, error) {
 	}
 	if _, given := connect.RuntimeParams["application_name"]; !given {
 		connect.RuntimeParams["application_name"] = "throttle"
+	}
+	if connect.ValidateConnect == nil { // a connection to a standby would be kept for as long as it fails
+		connect.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	// A pooler may give each transaction another session, so no statement may
 	// be prepared in one.

@@ -65,7 +65,7 @@ func (s *Store) advice(code string) string {
 	case undefinedColumn, datatypeMismatch, undefinedFunction:
 		return fmt.Sprintf(": want the table %s as this store creates it; name another one", s.table)
 	case readOnly, notSupported:
-		return ": want a server that can be written to, not a standby (target_session_attrs=read-write finds it among several)"
+		return ": want a server that can be written to, not a standby"
 	case tooManyConnections:
 		return ": want a higher max_connections, or a pooler such as PgBouncer"
 	}

@@ -115,7 +115,12 @@ func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 	check.That(t, err != nil && own.conn.TxStatus() == 'I', "after %v: got the status %c, want a connection that the pool keeps", err, own.conn.TxStatus())
 	conn.Release()
 	server.Standby(t)
-	wantError(t, takeError(openStore(t, patient(server.URL()), Options{Logged: true})), "want a server that can be written to")
+	proxy := servertest.StartProxy(t, fmt.Sprintf("127.0.0.1:%d", server.Port), nil)
+	s = openStore(t, patient(server.URLThrough(proxy)), Options{Logged: true})
+	wantError(t, takeError(s), "server is in standby mode")
+	// The address of a load balancer leads to the new primary after a failover, and leaves connections to a standby open.
+	proxy.Lead(fmt.Sprintf("127.0.0.1:%d", sharedServer(t).Port))
+	mustTake(t, s, charge("k", 1))
 }
 
 func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
