@@ -30,6 +30,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -93,9 +95,14 @@ func Open(servers string, o Options) (*Store, error) {
 	if slices.Contains(all, "") {
 		return nil, fmt.Errorf("invalid servers %q: want <host>:<port>, with commas between several", servers)
 	}
-	list := new(memcache.ServerList)
-	if err := list.SetServers(all...); err != nil {
-		return nil, fmt.Errorf("invalid servers %q: %w", servers, err)
+	list := make(serverList, len(all))
+	for i, text := range all {
+		if list[i] = (server{"unix", text}); !strings.Contains(text, "/") {
+			list[i].network = "tcp"
+			if _, _, err := net.SplitHostPort(text); err != nil {
+				return nil, fmt.Errorf("invalid servers %q: %w", servers, err)
+			}
+		}
 	}
 	client := memcache.NewFromSelector(list)
 	client.Timeout, client.MaxIdleConns = timeout, connections
@@ -106,6 +113,31 @@ func Open(servers string, o Options) (*Store, error) {
 	s.close = func() { _ = client.Close() }
 	return s, nil
 }
+
+// A serverList picks servers as [memcache.ServerList] does. That one would look up their names
+// once for all, and not begin without them.
+type serverList []server
+
+// PickServer implements [memcache.ServerSelector].
+func (l serverList) PickServer(key string) (net.Addr, error) {
+	return l[crc32.ChecksumIEEE([]byte(key))%uint32(len(l))], nil
+}
+
+// Each implements [memcache.ServerSelector].
+func (l serverList) Each(f func(net.Addr) error) error {
+	for _, one := range l {
+		if err := f(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A server is a [net.Addr] by its name.
+type server struct{ network, address string }
+
+func (s server) Network() string { return s.network }
+func (s server) String() string  { return s.address }
 
 // Close fails the calls that wait, and returns when those under way are done and the connections
 // that [Open] made are closed. Later calls fail.

@@ -113,6 +113,24 @@ func TestAServerThatIsGone(t *testing.T) {
 	check.That(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c}}) != nil, "settling after Close: got no error")
 }
 
+// TestNamesAreLookedUpByEachConnection: their server may move, and may not be known yet at the start.
+func TestNamesAreLookedUpByEachConnection(t *testing.T) {
+	s := check.Must(Open("cache.invalid:11211,/run/cache.sock", Options{}))(t)
+	defer s.Close()
+	var dialed sync.Map
+	s.client.DialContext = func(_ context.Context, network, address string) (net.Conn, error) {
+		dialed.Store(network+" "+address, true)
+		return nil, errors.New("refused")
+	}
+	for key := range 20 {
+		_ = s.Reset(t.Context(), "z", fmt.Sprint(key), false)
+	}
+	for _, want := range []string{"tcp cache.invalid:11211", "unix /run/cache.sock"} {
+		_, found := dialed.Load(want)
+		check.That(t, found, "%s was not dialed", want)
+	}
+}
+
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	for _, test := range []struct{ servers, prefix string }{{"", ""}, {"127.0.0.1:1,", ""}, {"127.0.0.1:1", "a b"}, {"127.0.0.1:1", "ä"}, {"127.0.0.1:1", strings.Repeat("x", 65)}, {"127.0.0.1", ""}} {
 		s, err := Open(test.servers, Options{Prefix: test.prefix})
