@@ -12,7 +12,7 @@ import (
 // errClosed is returned for every call after [Store.Close].
 var errClosed = errors.New("the store is closed")
 
-const rights = "the user needs ~<prefix>* and +eval +evalsha +get +set +del +hget +hset +hdel +hlen +hexists +hscan +scan +time +info"
+const rights = "the user needs ~<prefix>* and +eval +evalsha +get +set +del +hget +hset +hdel +hlen +hexists +hscan +scan +time +info +role +select"
 
 // advice says how to mend an error, by the beginning of the server's reply.
 var advice = []struct{ begins, advice string }{

@@ -333,7 +333,7 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	}
 	server.Kill()
 	server.Start() // which forgets users that are in memory only
-	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
+	s := open(t, "redis://"+server.Addr+"/1", Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
 	warnings, err := s.Check(t.Context())
 	check.That(t, err == nil && len(warnings) == 0, "got %q, %v from Check", warnings, err)
 	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2)
@@ -347,7 +347,7 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	check.That(t, err == nil, "got %v from PutTexts", err)
 	all, err := s.Texts(t.Context(), -1)
 	check.That(t, err == nil && len(all.Texts) == 1, "got %+v, %v from Texts", all, err)
-	server.Do("hset", "shop:@changes", "ended", "1 1 text") // which is deleted
+	server.Do("-n", "1", "hset", "shop:@changes", "ended", "1 1 text") // which is deleted
 	all, err = s.Texts(t.Context(), -1)
 	check.That(t, err == nil && len(all.Texts) == 1, "got %+v, %v from Texts", all, err)
 }
@@ -359,6 +359,14 @@ func TestAUserWhoMayNotReadIsAClearError(t *testing.T) {
 	s := open(t, "redis://blind:secret@"+server.Addr, Options{})
 	_, err := take(s, charge("k", frozen, 1))
 	check.That(t, err != nil && !errors.Is(err, store.ErrBadBucket) && strings.Contains(err.Error(), rights), "got %v, want an error that says what the user needs", err)
+}
+
+func TestTheDocumentedUserMayUseSentinels(t *testing.T) {
+	w := servertest.StartRedisSentinel(t)
+	for _, server := range w.Servers {
+		check.Need(t, server.Do(documented(t, "ACL")...), "OK", "from the server")
+	}
+	mustTake(t, open(t, w.URL(), Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"}), charge("203.0.113.7", frozen, 1))
 }
 
 func TestTheDocumentedUserMayUseACluster(t *testing.T) {
