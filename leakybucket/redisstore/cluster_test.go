@@ -52,10 +52,15 @@ func owners(t *testing.T, c *servertest.RedisCluster, key string) (from, to *ser
 	return from, to, fromID, toID
 }
 
-// While a slot moves, calls that share it are answered by two servers.
+// While a slot moves, calls that share it are answered by two servers. The documented user may ask both.
 func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, c.URL(), Options{Prefix: "{x}:"})
+	for _, node := range c.Nodes {
+		for _, words := range []string{"ACL SETUSER throttle on", "ACL SETUSER throttle '~{"} {
+			check.Need(t, node.Do(documented(t, words)...), "OK", "from the server")
+		}
+	}
+	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
 	const keys, callers = 40, 16
 	var poured [keys]atomic.Int64
 	take := func(i int, single bool) error {
@@ -122,15 +127,15 @@ func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// move moves the slot of {x} from one master to another, key by key.
+// move moves the slot of {shop} from one master to another, key by key.
 func move(t *testing.T, c *servertest.RedisCluster, keys int) {
 	t.Helper()
-	from, to, fromID, toID := owners(t, c, "{x}")
-	slot := from.Do("cluster", "keyslot", "{x}")
+	from, to, fromID, toID := owners(t, c, "{shop}")
+	slot := from.Do("cluster", "keyslot", "{shop}")
 	to.Do("cluster", "setslot", slot, "importing", fromID)
 	from.Do("cluster", "setslot", slot, "migrating", toID)
 	for i := range keys {
-		from.Do("migrate", "127.0.0.1", fmt.Sprint(to.Port), fmt.Sprintf("{x}:zone/%d", i), "0", "5000")
+		from.Do("migrate", "127.0.0.1", fmt.Sprint(to.Port), fmt.Sprintf("{shop}:zone/%d", i), "0", "5000")
 	}
 	to.Do("cluster", "setslot", slot, "node", toID)
 	from.Do("cluster", "setslot", slot, "node", toID)

@@ -369,18 +369,6 @@ func TestTheDocumentedUserMayUseSentinels(t *testing.T) {
 	mustTake(t, open(t, w.URL(), Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"}), charge("203.0.113.7", frozen, 1))
 }
 
-func TestTheDocumentedUserMayUseACluster(t *testing.T) {
-	c := servertest.StartRedisCluster(t)
-	for _, node := range c.Nodes {
-		for _, words := range []string{"ACL SETUSER throttle on", "ACL SETUSER throttle '~{"} {
-			check.Need(t, node.Do(documented(t, words)...), "OK", "from the server")
-		}
-	}
-	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
-	all := []leakybucket.Charge{charge("203.0.113.7", frozen, 1), charge("203.0.113.8", frozen, 1), charge("203.0.113.9", frozen, 1)}
-	check.NoError(t, s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))))
-}
-
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
 	server, s := start(t, Options{Prefix: "shop:"})
 	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 9)
