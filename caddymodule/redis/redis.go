@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"regexp"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -64,10 +65,14 @@ func (Redis) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "throttle.stores.redis", New: func() caddy.Module { return new(Redis) }}
 }
 
+// tag is the {tag} of a prefix, which is no placeholder: those have a dot.
+var tag = regexp.MustCompile(`\{([^.{}\\]+)\}`)
+
 // Provision joins the store of a config with the same options, or creates one. It
 // connects to nothing; the store does when the config starts.
 func (r *Redis) Provision(caddy.Context) error {
-	filled, err := stores.FillIn(r.URL, r.Username, r.Password, r.SentinelUsername, r.SentinelPassword, r.Prefix, r.TLSCA)
+	prefix := tag.ReplaceAllString(r.Prefix, `\{$1\}`)
+	filled, err := stores.FillIn(r.URL, r.Username, r.Password, r.SentinelUsername, r.SentinelPassword, prefix, r.TLSCA)
 	if err != nil {
 		return err
 	}

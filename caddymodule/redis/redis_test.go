@@ -38,8 +38,14 @@ func TestJSONThatCannotWorkIsRefused(t *testing.T) {
 }
 
 func TestJSONWithEveryOptionIsValid(t *testing.T) {
-	const store = `{"module":"redis","url":"rediss+sentinel://127.0.0.1:1/m","username":"a","password":"b","sentinel_username":"c","sentinel_password":"d","prefix":"e","tls_ca":"testdata/ca.pem"}`
-	check.NoError(t, golden.Validate(t, config(store)))
+	t.Setenv("SITE", "e")
+	for _, store := range []string{
+		`{"module":"redis","url":"rediss+sentinel://127.0.0.1:1/m","username":"a","password":"b","sentinel_username":"c","sentinel_password":"d","prefix":"{env.SITE}","tls_ca":"testdata/ca.pem"}`,
+		`{"module":"redis","url":"redis+cluster://127.0.0.1:1","prefix":"{shop}:"}`,
+		`{"module":"redis","url":"redis+cluster://127.0.0.1:1","prefix":"\\{{env.SITE}\\}:"}`,
+	} {
+		check.NoError(t, golden.Validate(t, config(store)), "%s", store)
+	}
 }
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
