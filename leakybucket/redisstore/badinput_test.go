@@ -48,12 +48,14 @@ func startFake(t *testing.T, says func(addr, read string) string) (addr string) 
 	return addr
 }
 
+// hello answers what rueidis asks of a new connection.
+const hello = "%1\r\n$5\r\nproto\r\n:3\r\n+OK\r\n+OK\r\n"
+
 // The server may not be a Redis. Without the guard, some of these answers make
 // rueidis panic in its own goroutine.
 func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 	var wg sync.WaitGroup // of stores that wait for the rest of an answer
 	defer wg.Wait()
-	hello := "%1\r\n$5\r\nproto\r\n:3\r\n+OK\r\n+OK\r\n"
 	for _, text := range []string{
 		"", "\r\n", "\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "+OK\r\n", "-ERR no\r\n", ":1\r\n",
 		"$-1\r\n", "$-5\r\n", "*-5\r\n", "%-1\r\n", "$99999999999999999999\r\n", "*1000000000\r\n", "*15\n", "$3\r\nabcdefgh",

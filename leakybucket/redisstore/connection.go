@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -216,7 +215,7 @@ func (c *connection) failed(client rueidis.Client, err error) error {
 	switch {
 	case !answered && rueidis.IsParseErr(err):
 		return errGarbage
-	case !answered || c.target.mode != standalone || !strings.HasPrefix(e.Error(), "READONLY"):
+	case !answered || c.target.mode != standalone || !isOf(e, "READONLY"):
 		return err
 	}
 	if _, foreign := client.(given); foreign {

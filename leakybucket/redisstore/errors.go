@@ -42,13 +42,20 @@ func (c *connection) explain(doing string, err error) error {
 	hint := ""
 	if answer := (*rueidis.RedisError)(nil); errors.As(err, &answer) {
 		for _, a := range advice {
-			if strings.HasPrefix(answer.Error(), a.begins) {
+			if isOf(answer, a.begins) {
 				hint = ": " + a.advice
 				break
 			}
 		}
 	}
 	return fmt.Errorf("%s: %s: %w%s", doing, c.target, c.redact(err), hint)
+}
+
+// isOf reports whether an error of a server begins so. Before Redis 7, one of a script begins with
+// where the script stood, and has a minus sign then.
+func isOf(e *rueidis.RedisError, begins string) bool {
+	text := strings.ReplaceAll(e.Error(), ": -", ": ")
+	return strings.HasPrefix(text, begins) || strings.Contains(text, ": "+begins)
 }
 
 // redact returns an error whose text shows neither passwords nor the arguments

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -183,6 +184,26 @@ func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 	if took := time.Since(began); long() && took > 3*time.Second+heart.Lost(began) {
 		t.Errorf("got to the new master after %v, want it within 3 s", took)
 	}
+}
+
+// Before Redis 7, the errors of a script begin with where it stood.
+func TestADemotedRedis6IsLeftToo(t *testing.T) {
+	var connected atomic.Int64
+	s := open(t, "redis://"+startFake(t, func(_, read string) string {
+		if strings.Contains(read, "HELLO") {
+			connected.Add(1)
+			return hello
+		}
+		return "-ERR Error running script (call to f_1): @user_script:5: @user_script: 5: -READONLY You can't write against a read only replica.\r\n"
+	}), Options{})
+	servertest.Eventually(t, "another connection", func() error {
+		_, err := take(s, charge("k", frozen, 1))
+		if connected.Load() > 1 {
+			return nil
+		}
+		check.That(t, strings.Contains(fmt.Sprint(err), "want the master's address"), "got %v, want an error that says what to do", err)
+		return err
+	})
 }
 
 func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
