@@ -71,6 +71,7 @@ func (s *Store) prepareTable(ctx context.Context) error {
 			return nil
 		}
 		if err := run(
+			s.begin[1], // others wait for this process, too
 			"SELECT pg_advisory_xact_lock(hashtextextended('throttle "+s.table+"', 0))",
 			"SET LOCAL lock_timeout = "+strconv.FormatInt(schemaLockPatience.Milliseconds(), 10),
 		); err != nil {

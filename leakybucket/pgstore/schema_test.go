@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestATableThatLacksAColumnIsRefused(t *testing.T) {
@@ -56,6 +58,26 @@ func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 	}
 	check.Must(dump.Exec(context.Background(), "COMMIT"))(t)
 	eventually(t, "the table is logged", func() bool { return takeError(s) == nil })
+}
+
+func TestAProcessThatStopsWhileItMakesTheTableIsNotWaitedFor(t *testing.T) {
+	server, table := sharedServer(t), unique("halted")
+	reached, goOn := make(chan struct{}, 1), make(chan struct{})
+	proxy := servertest.StartProxy(t, fmt.Sprintf("127.0.0.1:%d", server.Port), func(reply []byte) bool {
+		if bytes.Contains(reply, []byte("pg_advisory_xact_lock")) {
+			reached <- struct{}{}
+			<-goOn
+		}
+		return false
+	})
+	s, ended := openStopped(t, server.URLThrough(proxy), Options{Table: table}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.prepare(context.Background())
+	}()
+	defer func() { close(goOn); <-ended }()
+	<-reached
+	mustTake(t, openStopped(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 }
 
 func TestErrorsKeepTheirCause(t *testing.T) {
