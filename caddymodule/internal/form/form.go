@@ -31,6 +31,7 @@
 //     documents may follow each other. The first key of a field may be missing, as Rails
 //     adds it. All is unclear if it does not parse or has more than 512 levels, and an array
 //     if a name on its path is given twice.
+//   - YAML, TOML, MessagePack, CBOR, Smile, BSON and CSV: all is unclear.
 //   - Others, and no type: a field is unclear if its name, or its last key, stands
 //     somewhere as "name", <name or name=. Arrays are unclear.
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
@@ -281,7 +282,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	case err != nil || len(r.plan.wanted) == 0:
 		return ignoreEOF(err) // there is none
 	case contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
-		strings.Contains(lower, ","):
+		strings.Contains(lower, ","), otherNames.MatchString(media):
 		return errUnclear
 	case media == "multipart/form-data":
 		return r.parts(contentType, in)
@@ -332,6 +333,10 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	}
 	return nil
 }
+
+// otherNames are types that gin, Spring and PostgREST read wherever they read JSON, and in which names stand in
+// other ways.
+var otherNames = regexp.MustCompile(`yaml|toml|msgpack|cbor|smile|bson|csv`)
 
 // jsonStart is how JSON begins, for Ruby also after comments. One may be longer than what is seen of it.
 var jsonStart = regexp.MustCompile(`^(?:` + before + `)*(?:[{[]|` + cutOff + `)`)
