@@ -35,7 +35,7 @@
 //   - Others, and no type: a field is unclear if its name, or its last key, stands
 //     somewhere as "name", <name or name=. Arrays are unclear.
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
-//     any body to PHP's parse_str.
+//     any body to PHP's parse_str. Semicolons may end one but in JSON, since Ruby's CGI does the same.
 //
 // All is unclear in a body that is compressed, has more than 10,000 fields, or a type that is only
 // nearly one of these, and if the type has a charset that is no superset of ASCII, even without a body.
@@ -304,9 +304,12 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	}
 	form := media == urlencoded || media == ""
 	// What JSON has before its first & is no name.
-	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, skip: json, inValue: json}
+	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, and: !form, skip: json, inValue: json}
 	if parsers = append(parsers, q); form {
 		q.wanted = r.plan.all()
+	}
+	if !form && !json { // texts in JSON often have &amp;x=
+		parsers = append(parsers, &pairs{r: r, wanted: q.wanted, loose: true})
 	}
 	// Applications that read XML from the body do not ask for its type.
 	if !json && (media != urlencoded || start[0] == '<' || bytes.HasPrefix(start, ebcdic)) {

@@ -190,6 +190,7 @@ func TestField(t *testing.T) {
 
 		{"text", "text/plain", "x=1\r\nlog=a", "unclear"},
 		{"text with escapes", "text/plain", "x=1;2&%6Co%67=a", "unclear"},
+		{"text with a semicolon", "text/plain", "x=1;%6Co%67=a", "unclear"}, // as CGI of Ruby reads it
 		{"text with brackets", "image/png", "\x01=&log%5B%5D=a", "unclear"},
 		{"JSON with pairs", jsonType, `{"x": "&log=a&"}`, "unclear"},
 		{"JSON with other pairs", jsonType, `[{"lo": ["a=b&[x[=c&lo[=d"]}]`, "absent"},
@@ -258,6 +259,7 @@ func TestNestedField(t *testing.T) {
 		{jsonType, `[{"login": "a"}, {"user": {"login": "b"}, "Login": {}}]`, "unclear unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
 		{"text/plain", "%5fcsrf=x&User%5Blogin%5D=a&user%20email=b&users%5B0%5D%5Blo", "unclear absent absent unclear"},
+		{"text/plain", "user%5Blogin%5D;x=a&%5F;", "unclear absent absent absent"}, // as PHP reads it
 		{"text/plain", "user[login]x=a&users[0][login]x[y]=a", "unclear unclear absent absent"}, // as PHP reads it
 		{jsonType, `{"user": ["&user[email=a&[login]=a&users[=a&"]}`, "absent absent absent unclear"},
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},

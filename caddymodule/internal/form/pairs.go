@@ -11,6 +11,7 @@ type pairs struct {
 	r      *Reading
 	wanted uint64
 	loose  bool // few readers take this body for pairs, so they are unclear, and most names are none
+	and    bool // only & ends a pair
 
 	fields  int
 	text    []byte // of the name, then of the value, as it came
@@ -23,7 +24,7 @@ type pairs struct {
 func (p *pairs) write(data []byte) {
 	for {
 		ends := "=&;"
-		if p.loose {
+		if p.and {
 			ends = ends[:2]
 		}
 		if p.inValue {
