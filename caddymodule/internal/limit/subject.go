@@ -163,12 +163,22 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 // CarriesAny reports whether the request has a body or a query, or was sent with one, which may carry
 // fields.
 func (s *Subject) CarriesAny() bool {
-	if s.empty || s.HasBody() || s.Request.URL.RawQuery != "" {
+	if s.empty || s.HasBody() || queryOf(s.Request.URL) != "" {
 		return !s.empty
 	}
 	sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	s.empty = sent.URL == nil || sent.URL.RawQuery == ""
+	s.empty = sent.URL == nil || queryOf(sent.URL) == ""
 	return !s.empty
+}
+
+// queryOf returns the query of an address, after what its path has after a semicolon, where Fastify 4 begins
+// a query.
+func queryOf(u *url.URL) string {
+	if strings.Contains(u.Path, ";") {
+		_, parameters, _ := strings.Cut(u.EscapedPath(), ";")
+		return parameters + "&" + u.RawQuery
+	}
+	return u.RawQuery
 }
 
 // Form returns what the query and the body have of what a plan wants. A body that was not received
@@ -182,7 +192,7 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 		s.lookUpAddresses()
 	}
 	if s.sent != nil {
-		s.form.Query(s.sent.RawQuery)
+		s.form.Query(queryOf(s.sent))
 	}
 	s.form.Query(s.query)
 	r, received := s.Request, body.Of(s.Request)
@@ -320,7 +330,7 @@ func (s *Subject) lookUpAddresses() {
 	s.looked = true
 	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 	now := s.Request.URL
-	s.query = now.RawQuery
+	s.query = queryOf(now)
 	if ok && sent.URL != nil && (sent.URL.Path != now.Path || sent.URL.RawPath != now.RawPath || sent.URL.RawQuery != now.RawQuery) {
 		s.sent = sent.URL
 		s.all = []url.URL{*sent.URL}
