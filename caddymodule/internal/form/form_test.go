@@ -258,8 +258,10 @@ func TestNestedField(t *testing.T) {
 		{jsonType, `{"Login": "a", "x": {"login": "x"}, "email": "y"}`, "=a =a absent absent"},
 		{jsonType, `[{"login": "a"}, {"user": {"login": "b"}, "Login": {}}]`, "unclear unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
+		{multiType, part("Content-Disposition: form-data; name=user\r\nContent-Type: application/vnd.x+json"), "unclear unclear absent unclear"},
+		{multiType, part("Content-Disposition: form-data; name=\"users\"; filename=a\r\nContent-Type: application/x-www-form-urlencoded"), "absent unclear absent absent"},
 		{"text/plain", "%5fcsrf=x&User%5Blogin%5D=a&user%20email=b&users%5B0%5D%5Blo", "unclear absent absent unclear"},
-		{"text/plain", "user%5Blogin%5D;x=a&%5F;", "unclear absent absent absent"}, // as PHP reads it
+		{"text/plain", "user%5Blogin%5D;x=a&%5F;", "unclear absent absent absent"},              // as PHP reads it
 		{"text/plain", "user[login]x=a&users[0][login]x[y]=a", "unclear unclear absent absent"}, // as PHP reads it
 		{jsonType, `{"user": ["&user[email=a&[login]=a&users[=a&"]}`, "absent absent absent unclear"},
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
@@ -359,6 +361,8 @@ func TestParts(t *testing.T) {
 		{"an encoding", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nContent-Transfer-Encoding: base64")},
 		{"parts in a part", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nContent-Type: multipart/mixed; boundary=y")},
 		{"a charset for all parts", multiType, strings.TrimSuffix(good, "--x--\r\n") + "--x\r\nContent-Disposition: form-data; name=\"_charset_\"\r\n\r\niso-2022-jp\r\n--x--"},
+		{"a part of JSON with an escape", multiType, strings.ReplaceAll(twice("Content-Type: application/json\r\n"+logPart), "\r\na\r\n", "\r\n\"\\u0061\"\r\n")},
+		{"a part of JSON with blanks", multiType, strings.ReplaceAll(twice("Content-Type: application/json\r\n"+logPart), "\r\na\r\n", "\r\n\"a\" \r\n")},
 		{"a compressed part", multiType, twice("content-encoding: deflate\r\n" + logPart)},
 		{"a charset of a part", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nContent-Type: text/plain; charset=utf-16")},
 		{"a folded line", multiType, twice("Content-Disposition: form-data;\r\n name=\"x\"")},

@@ -20,7 +20,7 @@ import (
 //     and backslashes; a filename may have these. "name=" stands nowhere else.
 //   - Its Content-Transfer-Encoding is binary, 8bit, 8-bit or 7bit, and its Content-Type neither
 //     multipart nor in a charset that is no superset of ASCII. It has no Content-Encoding, and its name
-//     is not _charset_.
+//     is not _charset_. The value of one of JSON is a text without escapes.
 
 // partsType is the Content-Type.
 var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=-]{1,70})|"([0-9A-Za-z'()+_./:=-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
@@ -80,6 +80,12 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 		return errUnclear
 	}
 	is := r.name(name, r.plan.all(), false, false)
+	parsed := parsedType.Match(r.lower)
+	if parsed {
+		letters, _ := appendLetters(r.room[:0], name)
+		within, _ := r.plan.names.walk(place{alive: r.plan.fields &^ is}, letters)
+		r.unclear |= within.alive
+	}
 	if file {
 		r.unclear, is = r.unclear|is, 0
 	}
@@ -95,7 +101,11 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 		if end > 0 {
 			r.keep(is, data[:end-2])
 			_, _ = in.Discard(end + len(boundary))
-			r.note(is, r.value, len(r.value) <= longestValue)
+			value := r.value
+			if parsed {
+				value = bytes.Trim(value, `"`)
+			}
+			r.note(is, value, len(r.value) <= longestValue && (!parsed || plainText.Match(r.value)))
 			return nil
 		}
 		// A boundary may begin in what has been read, and CRLF comes before it.
@@ -165,6 +175,10 @@ const word = `[0-9A-Za-z_.%+!~-]+`
 
 var (
 	wholeWord = regexp.MustCompile(`^` + word + `$`)
+	// parsedType is that of parts which Fastify and hapi parse.
+	parsedType = regexp.MustCompile(`content-type:.*(?:json|urlencoded)`)
+	// plainText is the same in JSON, but for the quotes around it.
+	plainText = regexp.MustCompile(`^(?:"[^"\\\x00-\x1f]*"|[A-Za-z][^"\\\x00-\x20]*|[1-9][0-9]{0,14})$`)
 	// disposition is a Content-Disposition, with the names of a field and of its file.
 	disposition = regexp.MustCompile(`^form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?:utf-8|UTF-8)''` + word + `)?$`)
 )
