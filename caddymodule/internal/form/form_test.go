@@ -141,6 +141,7 @@ func TestField(t *testing.T) {
 		{"JSON, twice", jsonType, `{"log": "a", "log": "b"}`, "unclear"},
 		{"JSON, elements", jsonType, `[{"log": "a"}, {"log": "a"}]`, "=a"},
 		{"JSON, below", jsonType, `{"x": {"log": "a"}}`, "absent"},
+		{"JSON, a prototype", jsonType, `{"__proto__": {"log": "a"}}`, "unclear"},
 		{"JSON, documents", jsonType, "{}\n{\"log\": \"a\"} 1 \"x\"[]\n", "=a"},
 		{"JSON, BOM", jsonType, "\ufeff {\"log\": \"a\"}", "=a"},
 		{"JSON, a scalar", jsonType, "17", "absent"},

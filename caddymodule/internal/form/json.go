@@ -240,7 +240,7 @@ func (d *document) named(name []byte, valid bool) {
 	top := d.top()
 	letters, inUTF8 := appendLetters(d.r.room[:0], name)
 	switch {
-	case !valid || !inUTF8:
+	case !valid || !inUTF8 || string(name) == "__proto__": // of which Object.assign in JavaScript makes defaults
 		d.r.unclear |= top.alive | top.bare.alive | top.items | top.each | top.named
 		return
 	case isIndex(letters):
