@@ -25,12 +25,28 @@ func trimBlanks(name string) string {
 }
 
 // foldPlain makes a name lower case, without the blanks around it, and writes each letter in one form
-// (NFKC), as Django does. It is for addresses, too: dots and +tags are part of these for most hosts. Upper
-// case comes first, since databases compare it: that of ı is I, and that of ſ S.
+// (NFKC), as Django does. Upper case comes first, since databases compare it: that of ı is I, and that of ſ S.
 func foldPlain(name string) string {
 	lower := strings.ToLower(strings.ToUpper(trimBlanks(norm.NFKC.String(name))))
 	return norm.NFKC.String(lower) // again: γῆ has a letter with an accent where ΓΗ͂ has a mark
 }
+
+// foldEmail also leaves out what validator.js does of addresses at some hosts: dots, and what follows a + or,
+// at Yahoo, a -.
+func foldEmail(name string) string {
+	name = foldPlain(name)
+	local, host, is := strings.Cut(name, "@")
+	if !is {
+		return name
+	}
+	local, _, _ = strings.Cut(local, "+")
+	if yahoo.MatchString(host) {
+		local, _, _ = strings.Cut(local, "-")
+	}
+	return strings.ReplaceAll(local, ".", "") + "@" + host
+}
+
+var yahoo = regexp.MustCompile(`^(?:yahoo|ymail|rocketmail)\.`)
 
 // longestName is how many bytes a name may have that somebody types. WordPress keeps
 // names of up to 60 letters.

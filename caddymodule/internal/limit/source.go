@@ -44,8 +44,9 @@ type KeySource struct {
 
 	// Which spellings of a name are one, for the sources `field` and `basic_user`:
 	// `wordpress` folds names as WordPress does, which takes out accents, HTML tags,
-	// entities and percent octets; `email` is the default. Default: names differ unless
-	// they are equal in lower case (NFKC), without blanks around them.
+	// entities and percent octets; `email` takes dots out of addresses, and what follows
+	// a +, as validator.js does. Default: names differ unless they are equal in lower case
+	// (NFKC), without blanks around them.
 	Fold string `json:"fold,omitempty"`
 }
 
@@ -59,7 +60,7 @@ var sourceWords = []string{"client_ip", "header", "cookie", "query", "field", "b
 func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
 
 // foldings are what the words after fold mean.
-var foldings = map[string]foldFunc{"": foldPlain, "wordpress": foldWordPress, "email": foldPlain}
+var foldings = map[string]foldFunc{"": foldPlain, "wordpress": foldWordPress, "email": foldEmail}
 
 // clientPlaceholders are the names of the client's address in configs for other
 // limiters. They mean the source client_ip, which masks the address.
