@@ -108,9 +108,10 @@ func (c *Copy) restore() {
 		c.records[k.Name] = all[i]
 	}
 	c.apply(all, time.Now())
-	c.note(journal...)
+	c.journal = append(c.journal, journal...)
 	slices.SortStableFunc(c.journal, func(a, b override.Change) int { return a.At.Compare(b.At) })
 	c.journal = slices.CompactFunc(c.journal, func(a, b override.Change) bool { return a.At.Equal(b.At) && a.Of == b.Of })
+	c.note() // only now, since the file's may be the older ones
 }
 
 // save writes the file. mu is held.

@@ -652,13 +652,24 @@ func TestForeign(t *testing.T) {
 	})
 }
 
+// TestJournal: of too many changes the last ones are kept, also when a file with older ones comes later.
 func TestJournal(t *testing.T) {
-	c := New()
-	for i := range mostJournal + 5 {
-		c.Note(override.Change{Of: fmt.Sprint(i)})
+	path, began := filepath.Join(t.TempDir(), "changes.json"), time.Now()
+	c, later := New(), New()
+	c.Use(nil, path, zap.NewNop(), nil)
+	for i := range mostJournal + 10 {
+		by := c
+		if i >= mostJournal+5 {
+			by = later
+		}
+		by.Note(override.Change{At: began.Add(time.Duration(i)), Of: fmt.Sprint(i)})
 	}
-	if got := c.Journal(); len(got) != mostJournal || got[0].Of != fmt.Sprint(mostJournal+4) || got[mostJournal-1].Of != "5" {
-		t.Errorf("got %d from %v to %v, want %d, the last first", len(got), got[0].Of, got[len(got)-1].Of, mostJournal)
+	c.disk.open("", nil)
+	later.Use(nil, path, zap.NewNop(), nil)
+	for oldest, got := range map[int][]override.Change{5: c.Journal(), 10: later.Journal()} {
+		if len(got) != mostJournal || got[0].Of != fmt.Sprint(oldest+mostJournal-1) || got[mostJournal-1].Of != fmt.Sprint(oldest) {
+			t.Errorf("got %d from %v to %v, want %d down to %d", len(got), got[0].Of, got[len(got)-1].Of, mostJournal, oldest)
+		}
 	}
 }
 
