@@ -88,8 +88,7 @@ func startApache(t *testing.T, dir, recipe, more string, changes ...string) (str
 func wordPressUnderApacheBehindCaddy(t *testing.T) {
 	proxy := apacheSite.Use(t)
 	apacheLog := func(text string) []string { return linesWith(t, filepath.Join(apacheSite.Dir, "access.log"), text) }
-	blocks := system.ConfigsUnder(t, "recipes/wordpress.md", "## Apache behind Caddy", 2)
-	s := startFirst(t, "exempt static_files\n", blocks[1], "\tphp_fastcgi unix/"+filepath.Join(wordPress.dir, "fpm.sock")+"\n\tfile_server\n", proxy)
+	s := startFirst(t, "\tphp_fastcgi unix/"+filepath.Join(wordPress.dir, "fpm.sock")+"\n\tfile_server\n", proxy)
 
 	t.Run("redirects end", func(t *testing.T) {
 		for _, target := range []string{"/", "/kettle-1/", "/kettle-1", "/wp-login.php", "/wp-admin", "/wp-admin/"} {
