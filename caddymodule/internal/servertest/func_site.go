@@ -18,7 +18,6 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -30,7 +29,6 @@ import (
 // with a store that records its calls.
 type FuncSite struct {
 	*Site
-	App   *caddymodule.App
 	Store *FlakyStore
 	Serve func(http.ResponseWriter, *http.Request) error // what is throttled
 
