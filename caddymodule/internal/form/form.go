@@ -37,8 +37,9 @@
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
 //     any body to PHP's parse_str. Semicolons may end one but in JSON, since Ruby's CGI does the same.
 //
-// All is unclear in a body that is compressed, has more than 10,000 fields, or a type that is only
-// nearly one of these, and if the type has a charset that is no superset of ASCII, even without a body.
+// All is unclear in a body that is compressed, has more than 10,000 fields, a charset that
+// is no superset of ASCII, or a type that is only nearly one of these. With such a charset all
+// fields are unclear, even without a body.
 //
 // # Time and memory
 //
@@ -275,13 +276,15 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	lower := strings.ToLower(contentType)
 	media, _, _ := strings.Cut(lower, ";")
 	media = strings.TrimRight(media, " \t")
-	_, err := in.Peek(1)
-	switch {
-	case !hasASCII([]byte(lower)): // Jetty and Django read the query so, too
-		return errUnclear
-	case err != nil || len(r.plan.wanted) == 0:
+	ascii := hasASCII([]byte(lower))
+	if !ascii {
+		r.unclear |= r.plan.fields // Jetty and Django read the query so, too
+	}
+	if _, err := in.Peek(1); err != nil || len(r.plan.wanted) == 0 {
 		return ignoreEOF(err) // there is none
-	case contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
+	}
+	switch {
+	case !ascii, contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
 		strings.Contains(lower, ","), otherNames.MatchString(media):
 		return errUnclear
 	case media == "multipart/form-data":

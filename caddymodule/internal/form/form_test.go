@@ -387,6 +387,7 @@ func TestItems(t *testing.T) {
 		{"", jsonType, `{"0":1,"-1":2,"a":3}`, "2"},
 		{"", jsonType, `7`, "0"},
 		{"", jsonType, ``, "0"},
+		{"", "text/plain; charset=utf-7", "", "0"},
 		{"", jsonType, " \n", "0"},
 		{"", jsonType, "[1]\n[2]", "unclear"},
 		{"", jsonType, `[1,2`, "unclear"},
