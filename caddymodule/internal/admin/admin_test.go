@@ -279,7 +279,7 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 	release := httptest.NewRequest(http.MethodPost, "/throttle/release", strings.NewReader(fmt.Sprintf(`{"client": %q}`, code)))
 	release.Header.Set("Content-Type", "application/json")
 	err := servertest.ServeAdmin(httptest.NewRecorder(), release)
-	check.That(t, err != nil && err.Error() == code+" is a support code: nets refused 203.0.113.0/24 then, so release that", "release of %s: got %v", code, err)
+	check.That(t, err != nil && err.Error() == code+" is a support code, of 203.0.113.0/24 in zone nets: release that", "release of %s: got %v", code, err)
 	s.Changes("/throttle/release", `{"client": "203.0.113.0/24"}`)
 	got = s.Why(code)
 	check.That(t, len(got.Buckets) == 1 && got.Buckets[0].Level == 0, "after a release: got %+v, want the empty bucket that has refused", got.Buckets)

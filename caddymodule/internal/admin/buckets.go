@@ -129,11 +129,8 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	}
 	code, _ := supportcode.Parse(of.Client)
 	if coded, found := e.Control.Refusals.Find(code); found && r.result.Count == 0 {
-		what, past := "a request without a key, so there is no bucket to release", r.past(coded)
-		if past.Key != "" {
-			what = cmp.Or(past.Network, past.Key) + " then, so release that"
-		}
-		return nil, badRequest("%s is a support code: %s refused %s", past.Code, past.Zone, what)
+		past := r.past(coded)
+		return nil, badRequest("%s is a support code, of %s in zone %s: release that", past.Code, cmp.Or(past.Network, past.Key, "a request without a key"), past.Zone)
 	}
 	r.result.Banned = r.set.BannedAll(prefixOf(of.Client), r.now) != nil
 	if freed := r.result.Freed; len(freed) > 0 {

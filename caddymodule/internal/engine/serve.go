@@ -31,8 +31,6 @@ type Handler struct {
 func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
 	h := &Handler{app: e, Match: match}
 	h.Server = e.JoinServer(ctx)
-	waits := func(r caddyhttp.Route) bool { return r.HandlersRaw != nil } // its handlers are yet to be provisioned: first routes', then errors'
-	inErrors := h.Server != nil && h.Server.Errors != nil && !slices.ContainsFunc(h.Server.Routes, waits) && slices.ContainsFunc(h.Server.Errors.Routes, waits)
 	for _, z := range zones {
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
@@ -45,9 +43,6 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	}
 	for _, z := range zones {
 		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
-		if inErrors {
-			z.Counts.Logger.Warn("throttle in handle_errors limits nothing, because requests in error routes are not charged: write it beside handle_errors")
-		}
 	}
 	warnKeys(zones, e.Warner)
 	return h

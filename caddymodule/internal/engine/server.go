@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -90,15 +91,9 @@ func metIn(part any) limit.Met {
 
 // negates reports whether one of the matchers is `not`, which does not tell what it negates.
 func negates(sets caddyhttp.MatcherSets) bool {
-	for _, set := range sets {
-		for _, matcher := range set {
-			switch matcher.(type) {
-			case caddyhttp.MatchNot, *caddyhttp.MatchNot:
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(sets, func(set caddyhttp.MatcherSet) bool {
+		return slices.ContainsFunc(set, func(matcher any) bool { _, is := matcher.(*caddyhttp.MatchNot); return is })
+	})
 }
 
 // JoinServer counts a handler of throttle or in_flight that is being provisioned, and returns what it

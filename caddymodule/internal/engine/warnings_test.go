@@ -33,16 +33,6 @@ func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
-func TestAThrottleThatLimitsNothingInAnErrorRouteIsWarnedOf(t *testing.T) {
-	for site, want := range map[string]int{
-		"handle_errors {\nroute {\nthrottle errors 5 1/s\n}\nrespond sorry\n}\nrespond ok": 1,
-		"throttle site 5 1/s\nrespond ok\nhandle_errors {\nrespond sorry\n}":               0,
-		"invoke limited\nrespond ok\nhandle_errors {\nrespond sorry\n}":                    0,
-	} {
-		servertest.Run(t, "&(limited) {\nthrottle site 5 1/s\n}\nhttp:// {\n"+site+"\n}").Warned(t, "in handle_errors limits nothing", want)
-	}
-}
-
 // A site may move behind a CDN while Caddy runs.
 func TestSignsOfAProxyAreLookedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

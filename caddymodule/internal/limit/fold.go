@@ -31,8 +31,7 @@ func foldPlain(name string) string {
 	return norm.NFKC.String(lower) // again: γῆ has a letter with an accent where ΓΗ͂ has a mark
 }
 
-// foldEmail also leaves out what validator.js does of addresses at some hosts: dots, and what follows a + or,
-// at Yahoo, a -.
+// foldEmail also leaves out what validator.js does of addresses at some hosts: dots, and what follows a +.
 func foldEmail(name string) string {
 	name = foldPlain(name)
 	local, host, is := strings.Cut(name, "@")
@@ -40,13 +39,8 @@ func foldEmail(name string) string {
 		return name
 	}
 	local, _, _ = strings.Cut(local, "+")
-	if yahoo.MatchString(host) {
-		local, _, _ = strings.Cut(local, "-")
-	}
 	return strings.ReplaceAll(local, ".", "") + "@" + host
 }
-
-var yahoo = regexp.MustCompile(`^(?:yahoo|ymail|rocketmail)\.`)
 
 // longestName is how many bytes a name may have that somebody types. WordPress keeps
 // names of up to 60 letters.

@@ -306,7 +306,7 @@ func reading(u url.URL, how int) url.URL {
 	path := u.Path
 	switch how {
 	case 0: // The matcher query sees nothing of a query with ; or a stray % or too many parameters. PHP does.
-		if strings.ContainsAny(u.RawQuery, ";%&") {
+		if strings.ContainsAny(u.RawQuery, ";%") || strings.Count(u.RawQuery, "&") >= mostParameters {
 			pairs := strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' })
 			query := octet.ReplaceAllString(strings.Join(pairs[:min(len(pairs), mostParameters)], "&"), "\x00$1")
 			u.RawQuery = strings.NewReplacer("%", "%25", "\x00", "%").Replace(query)

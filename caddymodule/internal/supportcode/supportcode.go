@@ -6,6 +6,7 @@ package supportcode
 import (
 	"encoding/base32"
 	"encoding/binary"
+	"hash/maphash"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -17,9 +18,9 @@ import (
 )
 
 const (
-	// kept is how many refusals a Ring remembers, and keptOfNetwork of clients in one network: else
-	// a flood from one would make it forget those of visitors within seconds.
-	kept, keptOfNetwork = 10_000, kept / 10
+	// kept is how many refusals a Ring remembers, in shares among which networks are spread: else a
+	// flood from one would make it forget those of all visitors within seconds.
+	kept, shares = 10_000, 10
 
 	// longestKey is how many bytes of a key are kept, since clients choose some keys.
 	longestKey = 200
@@ -84,14 +85,16 @@ type Coded struct {
 	Refusal
 }
 
-// A Ring remembers the last 10,000 refusals, of a network (IPv4 /24, IPv6 /48) the last 1,000. It is
-// safe for concurrent use. The zero value is ready for use, and needs no memory before the first refusal.
+// A Ring remembers the last 10,000 refusals, in ten shares. Clients of one network (IPv4 /24, IPv6
+// /48) have a share. It is safe for concurrent use. The zero value is ready for use, and needs no
+// memory before the first refusal.
 type Ring struct {
-	mu   sync.Mutex
-	all  []Coded
-	next int                    // where the next one goes, once there are as many as are kept
-	of   map[netip.Prefix][]int // where those of a network are, in the order of arrival
+	mu     sync.Mutex
+	shares [shares][]Coded
+	added  [shares]int // how many refusals each share has had
 }
+
+var seed = maphash.MakeSeed()
 
 // Add remembers a refusal, instead of an old one, and returns its code.
 func (r *Ring) Add(refusal Refusal) (code Code) {
@@ -103,36 +106,29 @@ func (r *Ring) Add(refusal Refusal) (code Code) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.of == nil {
-		r.of = make(map[netip.Prefix][]int)
+	n := shareOf(refusal.Client)
+	if share := r.shares[n]; len(share) < kept/shares {
+		r.shares[n] = append(share, Coded{code, refusal})
+	} else {
+		share[r.added[n]%len(share)] = Coded{code, refusal}
 	}
-	network, at := networkOf(refusal), len(r.all)
-	switch own := r.of[network]; {
-	case len(own) == keptOfNetwork:
-		at, r.of[network] = own[0], own[1:]
-	case at < kept:
-		r.all = append(r.all, Coded{})
-	default:
-		at, r.next = r.next, (r.next+1)%kept
-		old := networkOf(r.all[at].Refusal)
-		if r.of[old] = slices.DeleteFunc(r.of[old], func(i int) bool { return i == at }); len(r.of[old]) == 0 {
-			delete(r.of, old)
-		}
-	}
-	r.all[at] = Coded{code, refusal}
-	r.of[network] = append(r.of[network], at)
+	r.added[n]++
 	return code
 }
 
-func networkOf(r Refusal) netip.Prefix { return key.ClientPrefix(r.Client.Addr(), 24, 48) }
+func shareOf(client netip.Prefix) int {
+	return int(maphash.Comparable(seed, key.ClientPrefix(client.Addr(), 24, 48)) % shares)
+}
 
 // Of returns the last refusal by each key of each zone of clients in a network, the newest
 // first.
 func (r *Ring) Of(network netip.Prefix) (last []Coded) {
 	r.mu.Lock()
-	for i := range r.all {
-		if client := r.all[i].Client; client.IsValid() && client.Overlaps(network) {
-			last = append(last, r.all[i])
+	for _, share := range r.shares {
+		for i := range share {
+			if client := share[i].Client; client.IsValid() && client.Overlaps(network) {
+				last = append(last, share[i])
+			}
 		}
 	}
 	r.mu.Unlock()
@@ -150,8 +146,10 @@ func (r *Ring) Of(network netip.Prefix) (last []Coded) {
 func (r *Ring) Find(code Code) (refusal Coded, found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.IndexFunc(r.all, func(one Coded) bool { return one.Code == code }); i >= 0 {
-		return r.all[i], true
+	for _, share := range r.shares {
+		if i := slices.IndexFunc(share, func(one Coded) bool { return one.Code == code }); i >= 0 {
+			return share[i], true
+		}
 	}
 	return Coded{}, false
 }
