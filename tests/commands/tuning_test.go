@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
@@ -156,8 +157,9 @@ http://:%d {
 		}
 		return all
 	}
-	people, scrapers := visitors(20), visitors(3)
+	people, scrapers, began := visitors(20), visitors(3), time.Now()
 	peopleInShadow, scrapersInShadow := visitSite(t, url, people, scrapers)
+	took := time.Since(began)
 	check.Need(t, peopleInShadow+scrapersInShadow, 0, "refused in shadow")
 	sent := 0
 	for i := range people {
@@ -198,11 +200,17 @@ http://:%d {
 		return strings.HasPrefix(strings.TrimSpace(line), "shadow")
 	})
 	c.Reload(site(strings.Join(lines, "\n")))
+	limit := check.Must(leakybucket.ParseLimit(fmt.Sprint(best.Capacity, " ", best.Leak)))(t)
+	refusals := func(took time.Duration, refused float64, what string) { // of 150 pages for each
+		most := float64(len(scrapers)) * (150 - math.Floor(limit.Capacity))
+		least := most - float64(len(scrapers))*(1+limit.Leak*took.Seconds())
+		check.That(t, refused >= least && refused <= most, "got %v requests of scrapers %s, want %v to %v", refused, what, least, most)
+	}
+	refusals(took, float64(best.RefusedRequests)/5, "to be refused, as was foretold")
+	began = time.Now()
 	peopleRefused, scrapersRefused := visitSite(t, url, people, scrapers)
 	check.That(t, peopleRefused == 0, "got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
-	want := float64(best.RefusedRequests) / 5
-	got := float64(scrapersRefused)
-	check.That(t, math.Abs(got-want) <= 0.1*want, "got %v requests of scrapers refused, want about %v as was foretold", got, want)
+	refusals(time.Since(began), float64(scrapersRefused), "refused")
 }
 
 // fiveDaysOf returns a log in which the same day has come five times, as a browser's: a day
