@@ -76,7 +76,7 @@ func parse(line string, now time.Time) Set {
 	c, err := http.ParseSetCookie("any=thing;" + attributes)
 	kept := err == nil && c.MaxAge >= 0 && (c.Expires.IsZero() || c.Expires.After(now)) && !isBlank(value) &&
 		!slices.ContainsFunc(c.Unparsed, func(attribute string) bool {
-			name, _, _ := strings.Cut(strings.ToLower(attribute), "=")
+			name := strings.ToLower(nameOf(attribute)) // net/http leaves a blank before the =, and browsers do not
 			return name == "max-age" || name == "expires"
 		})
 	return Set{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value), Kept: kept}

@@ -60,6 +60,8 @@ func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 		{"empty quotes", []string{`wordpress_logged_in_0f=""; path=/`}, false},
 		{"Max-Age of 0", []string{"wordpress_logged_in_0f=a; max-age=0"}, false},
 		{"negative Max-Age", []string{"wordpress_logged_in_0f=a; Max-Age=-1"}, false},
+		{"Max-Age with blanks", []string{"wordpress_logged_in_0f=a; Max-Age = 0"}, false},
+		{"Expires with blanks", []string{"wordpress_logged_in_0f=a; expires = Thu, 01 Jan 1970 00:00:00 GMT"}, false},
 		{"Max-Age that is too large", []string{"wordpress_logged_in_0f=a; Max-Age=-99999999999999999999"}, false},
 		{"Max-Age that is no number", []string{"wordpress_logged_in_0f=a; Max-Age=soon"}, false},
 		{"past its Expires", []string{"wordpress_logged_in_0f=a; Expires=Mon, 01 Jun 2026 11:59:59 GMT"}, false},
