@@ -168,7 +168,7 @@ func (c *deviceClient) Place() (place int, known bool) {
 func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	set := false
 	for one := range cookie.SetBy(header["Set-Cookie"], now) {
-		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isFor(one.Value)
+		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isFor(one)
 	}
 	if !set {
 		return false
@@ -179,11 +179,12 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	return c.secure
 }
 
-// isFor reports whether the value of a cookie names this account. WordPress has the name before a |,
-// and DokuWiki has it there in base64. A cookie that names nobody counts if the client had none
+// isFor reports whether a cookie names this account. WordPress has the name before a |, and DokuWiki
+// has it there in base64, which elsewhere somebody may choose as a name. A cookie that names nobody counts if the client had none
 // before: applications set theirs again on other pages, where somebody who is logged in could send
 // any name.
-func (c *deviceClient) isFor(value string) bool {
+func (c *deviceClient) isFor(set cookie.Set) bool {
+	value := set.Value
 	if plain, err := url.QueryUnescape(value); err == nil {
 		value = plain
 	}
@@ -191,8 +192,11 @@ func (c *deviceClient) isFor(value string) bool {
 	if !named || c.typed == "" {
 		return !c.had
 	}
-	plain, err := base64.StdEncoding.DecodeString(name)
-	return strings.EqualFold(name, c.typed) || err == nil && strings.EqualFold(string(plain), c.typed)
+	if strings.HasPrefix(set.Name, "DW") {
+		plain, _ := base64.StdEncoding.DecodeString(name)
+		name = string(plain)
+	}
+	return strings.EqualFold(name, c.typed)
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign

@@ -241,6 +241,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 		{"a success without a redirect", site, form("b", "implicit"), true},
 		{"a login by e-mail", site, url.Values{"log": {"a@example.com"}, "user": {"a"}, "pwd": {"right"}}, false},
 		{"a registration beside it", site, url.Values{"log": {"victim"}, "user": {"new"}, "pwd": {"right"}}, false},
+		{"one whose name in base64 is the victim's", site, url.Values{"log": {"victim"}, "user": {"dmljdGlt"}, "pwd": {"right"}}, false},
 		{"other letters of one name", site, url.Values{"log": {" E "}, "user": {"e"}, "pwd": {"right"}}, true},
 		{"a wrong guess", site, form("c", "wrong"), false},
 		{"a wrong guess with reauth=1", site + "?reauth=1", form("d", "wrong"), false},
