@@ -85,10 +85,8 @@ func parse(line string, now time.Time) Set {
 // isBlank reports whether a value is white space, as WordPress deletes its cookies with,
 // encoded or not.
 func isBlank(value string) bool {
-	if plain, err := url.QueryUnescape(value); err == nil {
-		value = plain
-	}
-	return strings.Trim(value, " \t\"") == ""
+	plain, _ := url.QueryUnescape(value)
+	return strings.Trim(cmp.Or(plain, value), " \t\"") == ""
 }
 
 // SentBy iterates over the names and values in the Cookie headers of a request, as the

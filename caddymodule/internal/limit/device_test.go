@@ -188,6 +188,11 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	for line, want := range map[string]bool{"sid=opaque": false, "sid=alice%7C1": true, "sid=bob%7C1": false} {
 		check.Equal(t, again.Earned(http.Header{"Set-Cookie": {line}}, noon), want, "%s, of a client that had the cookie: for alice", line)
 	}
+	trust.Cookie = "log_*" // which PHP or Rack reads from each of these
+	for _, sent := range []string{"log.in=x", "log in=x", "log[in=x", "log%5Fin=x", "l%6fg%5Fin%zz=x", "a=b,log_in=x"} {
+		client := trust.client(requestWith(sent), "example.com", "alice", "alice", noon)
+		check.Equal(t, client.Earned(http.Header{"Set-Cookie": {"log_in=opaque"}}, noon), false, "a client that sent %s", sent)
+	}
 	trust.keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
 	trust.client(requestWith(), "example.com", "alice", "", noon).Issue(header, noon)

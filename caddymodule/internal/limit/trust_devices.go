@@ -118,14 +118,19 @@ type deviceClient struct {
 	had    bool         // the request carries a cookie of the kind that a login sets
 }
 
+// phpNames makes of a cookie's name what PHP does, whose versions up to 2020 decode it first, and Rack 1
+// takes a comma for a semicolon. Else a client could hide from us the cookie that is set again.
+var phpNames = strings.NewReplacer(".", "_", " ", "_", "[", "_")
+
 // client returns what the cookie of a request says about a key, which is that of the account, and
 // the account's name as it was typed: of names that share a bucket, one earns nothing for another. The
 // host is in lower case and without port.
 func (t *TrustDevices) client(r *http.Request, host, key, typed string, now time.Time) *deviceClient {
 	c := &deviceClient{trust: t, typed: typed, secure: cookie.Secure(r)}
 	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.zone, Subject: key + "\x00" + typed}
-	for name := range cookie.SentBy(r.Header["Cookie"]) {
-		c.had = c.had || cookie.Upstreams(t.Cookie, name)
+	for name := range cookie.SentBy([]string{strings.ReplaceAll(strings.Join(r.Header["Cookie"], ";"), ",", ";")}) {
+		plain, err := url.QueryUnescape(name)
+		c.had = c.had || err != nil || cookie.Upstreams(t.Cookie, name) || cookie.Upstreams(t.Cookie, phpNames.Replace(plain))
 	}
 	if c.secure {
 		c.read(r, now)
@@ -184,11 +189,8 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 // before: applications set theirs again on other pages, where somebody who is logged in could send
 // any name.
 func (c *deviceClient) isFor(set cookie.Set) bool {
-	value := set.Value
-	if plain, err := url.QueryUnescape(value); err == nil {
-		value = plain
-	}
-	name, _, named := strings.Cut(value, "|")
+	plain, _ := url.QueryUnescape(set.Value)
+	name, _, named := strings.Cut(cmp.Or(plain, set.Value), "|")
 	if !named || c.typed == "" {
 		return !c.had
 	}

@@ -1,6 +1,7 @@
 package pass
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -325,10 +326,8 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 // client's pass is bound to: some upstreams change it with each response.
 func (c *Client) account(name, value string) ID {
 	if strings.HasPrefix(name, wordpressLogin) {
-		if plain, err := url.PathUnescape(value); err == nil {
-			value = plain
-		}
-		if user, _, found := strings.Cut(value, "|"); found {
+		plain, _ := url.PathUnescape(value)
+		if user, _, found := strings.Cut(cmp.Or(plain, value), "|"); found {
 			return c.id("wordpress", name, user)
 		}
 	}
