@@ -286,6 +286,9 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 		waited += time.Duration(gjson.Get(req.Throttle, "delay").Num * float64(time.Second))
 	}
 	rp.took = max(0, req.Duration-waited) // in zones of the throttle that handled it, as far as its line says
+	if req.Caddy && status >= 400 && req.Size == 0 && req.Method != http.MethodHead { // as good as always Caddy's own error
+		return caddyhttp.HandlerError{StatusCode: status}
+	}
 	w.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {
 		return nil

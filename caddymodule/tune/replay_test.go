@@ -201,14 +201,19 @@ func TestAReplaySettlesAtTheEndOfTheResponse(t *testing.T) {
 	check.Contains(t, notes, "zone work settles the time until the response's headers come", "the notes, want that a log has another time")
 }
 
-// Who leaves pays what was reserved, as in the running Caddy.
+// Who leaves pays what was reserved, and who gets an error of Caddy's own, as in the running Caddy.
 func TestAReplayRefundsNobodyWhoLeft(t *testing.T) {
 	log := string(check.Must(os.ReadFile(logged(t, [2]float64{0, 0.1}, [2]float64{1, 0.1}, [2]float64{2, 0.1})))(t))
-	file := writeFile(t, "left.log", strings.ReplaceAll(log, `"status":200`, `"status":499`))
-	for _, settle := range []string{"settle seconds", "settle bytes 1KiB", "settle status 404 1", "refund status 4xx"} {
-		got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\ncost 2\n"+settle+"\n}\n}", file)
-		want := map[string]int{"admitted": 2, "refused": 1}
-		check.That(t, maps.Equal(got["work"], want), "%s: got %v, want %v", settle, got["work"], want)
+	for ended, settles := range map[string][]string{
+		`"size":9,"status":499`: {"settle seconds", "settle bytes 1KiB", "settle status 404 1", "refund status 4xx"},
+		`"size":0,"status":502`: {"settle seconds", "settle bytes 1KiB", "settle status 502 2"},
+	} {
+		file := writeFile(t, "left.log", strings.ReplaceAll(log, `"size":9,"status":200`, ended))
+		for _, settle := range settles {
+			got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\ncost 2\n"+settle+"\n}\n}", file)
+			want := map[string]int{"admitted": 2, "refused": 1}
+			check.That(t, maps.Equal(got["work"], want), "%s after %s: got %v, want %v", settle, ended, got["work"], want)
+		}
 	}
 }
 
