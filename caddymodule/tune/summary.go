@@ -226,10 +226,10 @@ func (t tally) zones(by func(zone string) *clients.Table) []*Decided {
 	return all
 }
 
-// Text returns the zone for people. Texts from clients are escaped.
+// Text returns the zone for people. Texts of the log are escaped: clients can forge lines of mixed ones.
 func (z *Decided) Text() string {
 	b := new(strings.Builder)
-	fmt.Fprintf(b, "Zone %s", z.Name)
+	fmt.Fprintf(b, "Zone %s", command.Printable(z.Name, 100))
 	if z.Shadow {
 		b.WriteString(" (shadow: as if all zones of its throttle were enforced)")
 	}
@@ -246,7 +246,7 @@ func (z *Decided) Text() string {
 	}
 	row("requests", z.Requests, 0)
 	for _, decision := range slices.Sorted(maps.Keys(z.Decisions)) {
-		row(strings.ReplaceAll(decision, "_", " "), z.Decisions[decision], z.Requests)
+		row(command.Printable(strings.ReplaceAll(decision, "_", " "), 40), z.Decisions[decision], z.Requests)
 	}
 	row("keys", z.Keys, 0)
 	row("keys ever refused", z.RefusedKeys, z.Keys)
@@ -268,7 +268,7 @@ func (z *Decided) Text() string {
 	}
 	b.WriteString("  refused for:")
 	for _, reason := range slices.Sorted(maps.Keys(z.Reasons)) {
-		fmt.Fprintf(b, " %s %s", reason, clients.Comma(z.Reasons[reason]))
+		fmt.Fprintf(b, " %s %s", command.Printable(reason, 40), clients.Comma(z.Reasons[reason]))
 	}
 	b.WriteString("\n")
 	clients.WriteKeys(b, "Most refused", z.Worst)

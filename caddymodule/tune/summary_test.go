@@ -61,7 +61,7 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 }
 
 func TestTheTextOfASummary(t *testing.T) {
-	evil := strings.ReplaceAll(summaryRefused, "203.0.113.9", `\u001b[2Jevil`)
+	evil := strings.NewReplacer("203.0.113.9", `\u001b[2Jevil`, "pages", `\u001b[2Jzone`, "refused", `\u001b[2Jrefused`, "capacity\",", `\u001b[2Jwhy",`).Replace(summaryRefused)
 	for name, test := range map[string]struct{ lines, want []string }{
 		"counts fields that are none": {
 			[]string{summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/", `"text"`), summaryLine(2, "/", `{"zone":7}`), summaryLine(3, "/", `[]`), summaryLine(4, "/", `{}`)},
@@ -69,7 +69,7 @@ func TestTheTextOfASummary(t *testing.T) {
 		},
 		"escapes what clients sent": {
 			[]string{summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/\x1b]0;owned\x07", evil), summaryLine(2, "/", summaryBoth)},
-			[]string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `1  /\x1b]0;owned\a`, "75% or more        1\n"},
+			[]string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `Zone \x1b[2Jzone`, `\x1b[2Jrefused  `, `for: \x1b[2Jwhy 1`, `1  /\x1b]0;owned\a`, "75% or more        1\n"},
 		},
 		"doubts the unit of durations": {
 			[]string{strings.ReplaceAll(summaryLine(0, "/", summaryAdmitted), `"duration":0.5`, `"duration":52000`)},
