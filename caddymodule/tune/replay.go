@@ -233,6 +233,9 @@ func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Ti
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *player) run(req *accesslog.Request) {
+	if req.Upgraded {
+		return
+	}
 	if req.Asset() {
 		if rp.assets++; rp.pagesOnly {
 			return
@@ -286,7 +289,8 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 		waited += time.Duration(gjson.Get(req.Throttle, "delay").Num * float64(time.Second))
 	}
 	rp.took = max(0, req.Duration-waited) // in zones of the throttle that handled it, as far as its line says
-	if req.Caddy && status >= 400 && req.Size == 0 && req.Method != http.MethodHead { // as good as always Caddy's own error
+	// As good as always an error of Caddy's own, which leaves zones without an answer to measure.
+	if req.Caddy && status >= 400 && req.Size == 0 && req.Method != http.MethodHead {
 		return caddyhttp.HandlerError{StatusCode: status}
 	}
 	w.WriteHeader(status)

@@ -193,6 +193,7 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 		what     string
 	}{
 		{int64(rp.skipped), "left out, because the URI is invalid and Caddy would not have served it"},
+		{stats.Upgraded, "left out, because Caddy sent the client from HTTP to HTTPS, and asked no zone"},
 		{stats.NoClient, "without a client address in the log, and so without that key"},
 		{stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it"},
 		{stats.Unlogged, "refused and not in the log, because refusal log kept them out: their clients seem quieter than they were"},

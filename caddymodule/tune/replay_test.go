@@ -217,6 +217,17 @@ func TestAReplayRefundsNobodyWhoLeft(t *testing.T) {
 	}
 }
 
+// Caddy logs them for the site, whose routes they never come to.
+func TestAReplayLeavesOutRedirectsToHTTPS(t *testing.T) {
+	log := string(check.Must(os.ReadFile(logged(t, [2]float64{0, 0.1}, [2]float64{1, 0.1})))(t))
+	for closes, want := range map[string]string{`"Connection":["close"],`: "map[admitted:2]", "": "map[admitted:4]"} { // else an application's
+		redirects := strings.ReplaceAll(log, `"status":200`, `"status":308,"resp_headers":{`+closes+`"Location":["https://example.com/"]}`)
+		got, notes := decidedIn(t, "throttle work 5 1/d", writeFile(t, "both.log", log+redirects))
+		check.Equal(t, fmt.Sprint(got["work"]), want, "%q", closes)
+		check.Equal(t, strings.Contains(notes, "from HTTP to HTTPS, and asked no zone: 2."), closes != "", "%q: the note", closes)
+	}
+}
+
 // It keeps what was charged if a proxy was asked before, as the running Caddy does.
 func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
 	log := logged(t, [2]float64{0, 0}, [2]float64{1, 0}, [2]float64{2, 0}, [2]float64{3, 0}, [2]float64{4, 0})

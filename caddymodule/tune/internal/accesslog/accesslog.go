@@ -43,8 +43,9 @@ type Request struct {
 	// Host is as the client sent it. Combined logs have none: see Options.Host.
 	Host, Method, URI, Proto string
 
-	// TLS is set if the line tells of a TLS connection. Only Caddy's do.
-	TLS bool
+	// TLS is set if the line tells of a TLS connection, and Upgraded if Caddy itself sent the client
+	// from HTTP to HTTPS, before any handler. Only Caddy's do.
+	TLS, Upgraded bool
 
 	// Status is that of the response. Zero means that the line does not say.
 	Status int
@@ -170,6 +171,7 @@ type Stats struct {
 	Fractions int64 `json:"-"` // requests whose time has a fraction of a second
 	Behind    int64 `json:"-"` // requests whose client a proxy names, in the last field or X-Forwarded-For
 	Mixed     int64 `json:"-"` // requests whose status and duration are not known
+	Upgraded  int64 `json:"-"` // requests that Caddy sent from HTTP to HTTPS
 
 	timed int64 // requests with a duration, without WebSockets
 	busy  float64

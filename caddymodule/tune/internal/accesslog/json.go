@@ -76,6 +76,9 @@ var (
 		"in_flight": func(l *namedLine, v gjson.Result) {
 			l.InFlight, l.Waited = v.Get("decision").Str, durationOf(v.Get("waited").Raw, time.Second)
 		},
+		"resp_headers": func(l *namedLine, v gjson.Result) { // those of Caddy's redirect
+			l.Upgraded = l.caddy && !l.TLS && v.Get("Connection.0").Str == "close" && strings.HasPrefix(v.Get("Location.0").Str, "https://")
+		},
 		"request": func(l *namedLine, v gjson.Result) {
 			if v.IsObject() {
 				l.caddy, l.inside, l.Host, l.URI = true, true, "", ""

@@ -211,7 +211,7 @@ func (r *Reader) count(req *Request) {
 	for _, is := range []struct {
 		n  *int64
 		so bool
-	}{{&st.NoClient, !req.Client.IsValid()}, {&st.StandIns, req.StandsIn}, {&st.Behind, req.Behind}, {&st.Mixed, req.Mixed}} {
+	}{{&st.NoClient, !req.Client.IsValid()}, {&st.StandIns, req.StandsIn}, {&st.Behind, req.Behind}, {&st.Mixed, req.Mixed}, {&st.Upgraded, req.Upgraded}} {
 		if is.so {
 			*is.n++
 		}
