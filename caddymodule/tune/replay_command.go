@@ -82,6 +82,10 @@ func (f *replayFlags) find(in *accesslog.Reader) (_ finding, err error) {
 	defer rp.close()
 	found, write := make(tally), func(any) error { return nil }
 	if f.requests != "" {
+		into, _ := os.Stat(f.requests)
+		if slices.ContainsFunc(in.Stats().Files, func(log string) bool { from, _ := os.Stat(log); return os.SameFile(from, into) }) {
+			return nil, command.UsageErrorf("--requests %q is one of the logs: name another file, which is overwritten", f.requests)
+		}
 		file, failed := os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if failed != nil {
 			return nil, command.UsageErrorf("--requests: %w", failed)
