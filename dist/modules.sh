@@ -24,13 +24,15 @@ version() {
 }
 
 tag() {
-	local part
+	local part tags=()
 	[[ -z $(git status --porcelain) ]] || fail 'commit first'
 	for part in "${modules[@]}"; do
 		part=${part#/}
 		git tag "${part:+$part/}$version"
+		tags+=("${part:+$part/}$version")
 	done
-	echo "git push origin $(git tag --points-at HEAD | xargs)"
+	# GitHub runs no workflow for tags of which more than three are pushed at once.
+	echo "git push origin ${tags[*]::${#tags[@]}-1} && git push origin $version"
 }
 
 # proxy writes what a module proxy would serve of the tags.

@@ -53,6 +53,12 @@ caddy-throttle_0.1.0_windows_amd64.tar.gz"
 ./usr/share/doc/caddy-throttle/copyright'
 }
 
+# test_tags looks at how the tags of a release are pushed: that of the program alone.
+test_tags() {
+	git clone --quiet --no-tags . "$work/clone"
+	[[ $("$work/clone/dist/modules.sh" tag) == *' && git push origin v'* ]] || fail 'the tag that starts the release is pushed with more than two others'
+}
+
 # fresh makes a system of a release, or takes a kept one.
 fresh() {
 	local root=$1 release=$2
@@ -102,6 +108,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 GOWORK=off go tool -modfile="$PWD/dist/go.mod" actionlint .github/workflows/*
 test_contents
+test_tags
 if (($#)); then
 	CHROOTS=${CHROOTS:-$work}
 	if [[ -z ${DEB-} ]]; then
