@@ -75,11 +75,11 @@ export VERSION SOURCE_DATE_EPOCH GOFLAGS='' GOWORK=off # what tests require choo
 umask 022
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-rm -rf "$OUT"
 mkdir -p "$OUT"
+rm -f "$OUT"/{caddy-throttle_*,SHA256SUMS} # nothing else that a named folder has
 for platform in "${@:-${all[@]}}"; do
 	release "$platform"
 done
 cd "$OUT"
-sha256sum -- * >SHA256SUMS
+sha256sum caddy-throttle_* >SHA256SUMS
 cat SHA256SUMS

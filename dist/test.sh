@@ -25,6 +25,8 @@ test_contents() {
 	chmod +x "$work/program"
 	local round
 	for round in 1 2; do
+		mkdir "$work/$round"
+		touch "$work/$round/"{caddy-throttle_0.0.9_amd64.deb,notes}
 		PROGRAM=$work/program OUT=$work/$round VERSION=0.1.0 dist/build.sh linux/amd64 linux/armv7 windows/amd64 >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 	done
 	diff -r "$work/1" "$work/2" || fail 'two builds differ'
@@ -36,7 +38,8 @@ caddy-throttle_0.1.0_armv7.deb
 caddy-throttle_0.1.0_armv7.rpm
 caddy-throttle_0.1.0_linux_amd64.tar.gz
 caddy-throttle_0.1.0_linux_armv7.tar.gz
-caddy-throttle_0.1.0_windows_amd64.tar.gz"
+caddy-throttle_0.1.0_windows_amd64.tar.gz
+notes"
 	if ! command -v dpkg-deb >/dev/null; then
 		echo 'SKIPPED: what is in the .deb, which needs dpkg-deb'
 		return
