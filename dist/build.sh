@@ -19,10 +19,10 @@ all=(linux/amd64 linux/arm64 linux/armv7 darwin/amd64 darwin/arm64 windows/amd64
 # tool runs a program that dist/go.mod requires.
 tool() { GOOS='' GOARCH='' GOARM='' go tool -modfile="$PWD/dist/go.mod" "$@"; }
 
-# build compiles a static program.
+# build compiles a static program, whose build-info names the tag or the commit.
 build() {
 	local os=$1 arch=$2 file=$3
-	CGO_ENABLED=0 GOOS=$os GOARCH=${arch%v7} GOARM=7 go build -buildvcs=false -trimpath -tags nobadger,nomysql,nopgx \
+	CGO_ENABLED=0 GOOS=$os GOARCH=${arch%v7} GOARM=7 go build -buildvcs=true -trimpath -tags nobadger,nomysql,nopgx \
 		-ldflags "-s -w" -o "$file" ./caddymodule/cmd/caddy
 }
 

@@ -72,7 +72,7 @@ beside() {
 	step dpkg --install /packages/old.deb
 	served_by /usr/bin/caddy.throttle
 	is_whole
-	caddy build-info | grep caddy-throttle
+	caddy build-info | grep '^mod.*caddy-throttle.*v[0-9]' # not (devel)
 	write_site "$limit"
 	has_limit
 	step dpkg --install /packages/new.deb
