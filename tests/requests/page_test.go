@@ -134,10 +134,8 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 
 	t.Run("it does not reload after a post", func(t *testing.T) {
 		b := chromium.NewTab(t, browser, "en", "dark", chromium.Phone, 640)
-		const path = "/wait/5?who=post"
+		const path = "/wait/11?who=post"
 		b.Open(site.url + path)
-		time.Sleep(5 * time.Second) // until the bucket has room for one
-		site.fill(t, path)
 		b.Run(`document.querySelector("button").click()`)
 		b.Comes("h1", "One moment, please")
 		check.Equal(t, b.Text("[role=status]"), "Your input has not been processed. After the wait, please go back and send it again.")
@@ -165,7 +163,7 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 
 	t.Run("it does not reload in the background", func(t *testing.T) {
 		b := chromium.NewTab(t, browser, "en", "light", chromium.Desktop, 800)
-		const path = "/wait/5?who=hidden"
+		const path = "/wait/11?who=hidden"
 		b.Open(site.fill(t, path))
 		b.Run(`Object.defineProperty(document, "visibilityState", {value: "hidden", configurable: true})`)
 		b.Comes("b", "0 seconds")

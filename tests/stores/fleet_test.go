@@ -118,7 +118,7 @@ func TestAFleetFollows(t *testing.T) {
 		b.kill()
 		b.start() // without a store
 		s.run()
-		within(t, 15*time.Second, "the ban after the outage", fleet, refuses(true))
+		within(t, max(15*time.Second, followTime), "the ban after the outage", fleet, refuses(true))
 		a.Throttle("unban", "127.0.0.1")
 		within(t, followTime, "the end of the ban", fleet, refuses(false))
 		out = a.Throttle("status")
