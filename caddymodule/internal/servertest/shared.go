@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -131,8 +130,8 @@ func RunShared(t *testing.T, global, zones string) *Site {
 func RunSharedWith(t *testing.T, options, global, zones string) *Site {
 	t.Helper()
 	TheShared = &SharedStore{Store: memstore.New(memstore.Options{})}
-	for _, of := range []*prometheus.CounterVec{telemetry.StoreErrors, telemetry.StoreOutages} {
-		of.Reset() // those of earlier tests, whose stores had the same name
+	for _, of := range []interface{ Reset() }{telemetry.StoreErrors, telemetry.StoreOutages, telemetry.StoreSeconds} {
+		of.Reset() // those of earlier tests, whose stores may have the same name
 	}
 	s := Run(t, `{
 		`+options+`
