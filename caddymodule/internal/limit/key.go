@@ -413,9 +413,10 @@ func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
 }
 
 // deviceClient returns what device cookies tell of a request to an account, or nil if the
-// zone trusts no devices or the request names no account.
+// zone trusts no devices or the request names no account. A page of another site that has a browser
+// send the request could use up the device's bucket, or have its cookie replaced.
 func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
-	if z.TrustDevices == nil || !k.own {
+	if z.TrustDevices == nil || !k.own || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
 		return nil
 	}
 	host := Host(s)

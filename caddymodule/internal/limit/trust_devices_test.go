@@ -45,6 +45,7 @@ type browser struct {
 	*servertest.Site
 	addr    string
 	proto   int
+	from    string // what Sec-Fetch-Site says; "" is not sent
 	cookies map[string]string
 }
 
@@ -69,6 +70,9 @@ func (b *browser) post(target string, form url.Values) *httptest.ResponseRecorde
 	r := httptest.NewRequest("POST", target, strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.RemoteAddr, r.ProtoMajor = b.addr, b.proto
+	if b.from != "" {
+		r.Header.Set("Sec-Fetch-Site", b.from)
+	}
 	if strings.HasPrefix(target, "https:///") {
 		r.Host = ""
 	}
@@ -159,6 +163,22 @@ func TestADeviceIsChargedInThePlaceOfItsAccount(t *testing.T) {
 		}
 		check.Equal(t, left, 93, "more requests of the address through, want what is left of 100 after 7")
 	})
+}
+
+// The page of another site can open a guess with the visitor's cookies, and a login to the attacker's account
+// without them, whose answer would replace them.
+func TestPagesOfOtherSitesNeitherSpendNorReplaceADevice(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	owner := newBrowser(s, "192.0.2.1:1")
+	owner.from = "same-origin"
+	owner.wants(http.StatusFound, "owner", "right")
+	lured := newBrowser(s, "192.0.2.1:1")
+	lured.from = "cross-site"
+	lured.wants(http.StatusFound, "attacker", "right")
+	check.That(t, len(lured.cookies) == 0, "a login that another site has sent: got %v, want no device cookie", lured.cookies)
+	lured.cookies[deviceCookie] = owner.cookies[deviceCookie]
+	check.Equal(t, lured.guesses(20, "owner"), 3, "guesses that another site has sent through, by the bucket of the account")
+	owner.wants(http.StatusFound, "owner", "right")
 }
 
 // A client that may register a name that shares the owner's bucket earns no place among the owner's devices.
