@@ -754,6 +754,16 @@ func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 	}
 }
 
+func TestWhyKnowsTheBucketOfNamesThatNobodyTypes(t *testing.T) {
+	s := servertest.RunZone(t, "account", "key field log fold wordpress\nlimit 2 1/h", "respond ok")
+	s.From(servertest.Someone).Passes(2, "/?log=%3Cb%3Ealice")
+	got := s.Why("<i>bob")
+	check.That(t, got.Refused && len(got.Buckets) == 1 && got.Buckets[0].Key == "@odd", "got %+v, want it refused by the bucket that all such names share", got)
+	s.Changes("/throttle/limit", `{"zone": "account", "key": "<i>bob", "limit": "x2"}`)
+	s.Changes("/throttle/release", `{"client": "<i>bob"}`)
+	s.From(servertest.Someone).Passes(4, "/?log=%3Cb%3Ealice")
+}
+
 func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 	for _, nodes := range []string{"nodes 1", "nodes 3"} {
 		synctest.Test(t, func(t *testing.T) {

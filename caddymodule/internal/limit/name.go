@@ -50,6 +50,10 @@ func (z *Zone) Owned(value string) Owned {
 	}
 	for i := range z.Key.parts {
 		segment, part, ok := z.Key.spell(&z.Key.parts[i], value)
+		if segment == oddBucket { // whatever the other parts are
+			o.Names = append(o.Names, segment)
+			continue
+		}
 		if ok {
 			o.wanted[i] = segment
 		}
@@ -113,7 +117,9 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 		return part.Network.Addr().String(), part, err == nil
 	}
 	if p.fold != nil {
-		value = cmp.Or(p.fold(value), value)
+		if value = cmp.Or(p.fold(value), value); value == oddName {
+			return oddBucket, part, true
+		}
 	}
 	name := bucketkey.AppendPart(nil, value)
 	if p.digest {
