@@ -737,6 +737,13 @@ func TestWhyShowsThatAWholeKeyIsDenied(t *testing.T) {
 	check.That(t, s.Why("203.0.113.8/GET").Refused, "in a zone that denies everybody: got it not refused")
 }
 
+func TestWhyTakesNoAccountForAnAddress(t *testing.T) {
+	s := servertest.RunZone(t, "account", "key field log\nlimit 2 1/h", "respond ok")
+	s.From("198.51.100.1:1").Passes(2, "/?log=203.0.113.7")
+	got := s.Why("203.0.113.7")
+	check.That(t, !got.Refused && len(got.Buckets) == 0, "got %+v, want nothing of an account that is named like the address", got)
+}
+
 // A zone that has addresses in its key has buckets beside those, for requests whose key
 // is not usable.
 func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {

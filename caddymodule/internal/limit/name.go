@@ -45,10 +45,14 @@ func (z *Zone) Owned(value string) Owned {
 		value = network.Addr().String() // which the key masks at least as much
 	}
 	o := Owned{Names: []string{value}, wanted: make(map[int]string)}
-	if addr, err := netip.ParseAddr(value); err == nil && (!z.Key.HasAddress() || z.fallsBack()) {
+	addr, notAddress := netip.ParseAddr(value)
+	if notAddress == nil && (!z.Key.HasAddress() || z.fallsBack()) {
 		o.Names = append(o.Names, "@client_ip/"+z.Key.network(addr).Addr().String())
 	}
 	for i := range z.Key.parts {
+		if z.Key.parts[i].fold != nil && notAddress == nil {
+			continue // anybody may name an account like an address
+		}
 		segment, part, ok := z.Key.spell(&z.Key.parts[i], value)
 		if segment == oddBucket { // whatever the other parts are
 			o.Names = append(o.Names, segment)
