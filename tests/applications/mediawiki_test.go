@@ -199,6 +199,25 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 	}
 }
 
+// TestMediaWikiTrustsABrowserWithItsOwnAccount, and not with another that the request names, too.
+func TestMediaWikiTrustsABrowserWithItsOwnAccount(t *testing.T) {
+	s := startMediaWiki(t)
+	for i, test := range []struct {
+		way, name, more string
+		trusted         bool
+	}{
+		{"query title", "bob", "", true},
+		{"login", "Bob", "?wpName=Alice&wpPassword=x", false},
+		{"login", "Bob", "?wp-name=Alice&wpPassword=x", false},
+	} {
+		r := wikiLogins[test.way].try(askLoginToken(s), system.NetworkAddress(i), test.name, mediaWikiPassword)
+		r.Target += test.more
+		cookies := cookiesOf(s.Must(r))
+		check.That(t, strings.Contains(cookies, "logged_in_now="), "%s%s: got the cookies %q, want a login", test.way, test.more, cookies)
+		check.Equal(t, strings.Contains(cookies, "throttle-device-account="), test.trusted, "%s%s: trusted, with the cookies %q", test.way, test.more, cookies)
+	}
+}
+
 // TestMediaWikiServesAnEditor who logs in, previews an edit four times, saves it, and
 // looks at its history and at a diff.
 func TestMediaWikiServesAnEditor(t *testing.T) {
