@@ -251,8 +251,8 @@ func TestTheRecipeForMediaWikiKnowsHeavyPages(t *testing.T) {
 	check.Equal(t, costIn(s, "pages", form.Address), 1, "a form: the cost")
 }
 
-// TestTheRecipeForRailsKnowsExports of Redmine by their name, by the parameter format and by
-// the header Accept.
+// TestTheRecipeForRailsKnowsExports of Redmine by their name, by the parameter format, also in a
+// form, and by the header Accept.
 func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -260,9 +260,9 @@ func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 	s := system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", "respond ok")
 	browser := []string{"Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"}
 	for i, test := range []struct {
-		target string
+		target string // and a body
 		header []string
-		cost   float64 // of exports
+		cost   float64 // of exports and of formats
 	}{
 		{"/issues.pdf", nil, 2},
 		{"/issues.pdf/", nil, 2},
@@ -281,10 +281,18 @@ func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 		{"/issues?utf8=%E2%9C%93&set_filter=1&f%5B%5D=status_id&op%5Bstatus_id%5D=o&c%5B%5D=subject", browser, 0},
 		{"/issues/pdf", browser, 0},
 		{"/manual.pdf", browser, 0},
+		{"/issues _method=GET&format=pdf", nil, 2},
+		{"/issues format=csv", nil, 2},
+		{"/issues?format=json format=csv", nil, 2},
+		{`/issues {"format":"csv"}`, []string{"Content-Type", "application/json"}, 2},
+		{"/issues?format=json _method=GET", nil, 0},
+		{"/uploads.js?filename=a.log&content_type= format=1", []string{"Content-Type", "application/octet-stream"}, 0},
 	} {
 		address := system.NetworkAddress(i)
-		s.Must(system.Request{Address: address, Target: test.target, Header: slices.Clone(test.header)})
+		r := system.Request{Address: address, Header: slices.Clone(test.header)}
+		r.Target, r.Body, _ = strings.Cut(test.target, " ")
+		s.Must(r)
 		system.Eventually(t, "a line in the log", func() bool { return len(s.Entries(address)) == 1 })
-		check.Equal(t, costIn(s, "exports", address), test.cost, "%s with %q: the cost", test.target, test.header)
+		check.Equal(t, costIn(s, "exports", address)+costIn(s, "formats", address), test.cost, "%s with %q: the cost", test.target, test.header)
 	}
 }
