@@ -183,6 +183,9 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 		{"mails", 20, func(i int) system.Request {
 			return system.Request{Address: "192.0.2.3", Method: "POST", Target: "/users/password", Body: "user[email]=alice@example.com"}
 		}, map[int]int{200: 5, 429: 15}},
+		{"mails by one cookie again and again", 20, func(int) system.Request {
+			return system.Request{Address: "192.0.2.3", Target: "/account/activation_email"}
+		}, map[int]int{200: 5, 429: 15}},
 		{"static files", 200, func(int) system.Request { return system.Request{Address: "192.0.2.2", Target: "/style.css"} }, map[int]int{200: 200}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
