@@ -37,7 +37,8 @@ type LimiterOptions struct {
 	// 100 letters, digits, _, . and -.
 	Zone string
 
-	// Timeout is how long one call waits for the store. Zero or less means 50 ms.
+	// Timeout is how long one call waits for the store. Zero or less means the timeout of a store
+	// that has one, as in package sharedstore, and otherwise 50 ms.
 	Timeout time.Duration
 
 	// FailClosed refuses every cost while the store fails. Otherwise every cost fits then.
@@ -76,6 +77,9 @@ func NewLimiter(store Store, limit Limit, o LimiterOptions) (*Limiter, error) {
 	}
 	if store == nil {
 		return nil, errors.New("invalid store nil: want one, such as memstore.New returns")
+	}
+	if timed, is := store.(interface{ Timeout() time.Duration }); is && o.Timeout <= 0 {
+		o.Timeout = timed.Timeout()
 	}
 	o.Timeout = cmp.Or(max(0, o.Timeout), defaultTimeout)
 	l := &Limiter{store: store, o: o}

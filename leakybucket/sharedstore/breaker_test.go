@@ -104,6 +104,17 @@ func TestLimiterOfAStoreThatHangs(t *testing.T) {
 	}
 }
 
+// TestLimiterOfAFarStore: a Limiter without a timeout gives the store as long as the store's options do.
+func TestLimiterOfAFarStore(t *testing.T) {
+	withNode(t, Options{Timeout: 4 * DefaultTimeout, Nodes: 3}, func(t *testing.T, n *node) {
+		l := check.Must(leakybucket.NewLimiter(n, hourly(9, 1).Limit, leakybucket.LimiterOptions{}))(t)
+		n.remote.slow.Store(int64(3 * DefaultTimeout))
+		for i := range 9 {
+			check.That(t, l.Allow("someone"), "take %d: got it refused by a share, want it of the store", i)
+		}
+	})
+}
+
 // TestRecoveryOfABusyStore: a store that loses as many calls as the breaker forgives is not
 // down any more.
 func TestRecoveryOfABusyStore(t *testing.T) {

@@ -103,6 +103,9 @@ func New(remote leakybucket.Store, o Options, observer Observer) *Store {
 // Close is [Backend.Close], for stores that [New] returned.
 func (s *Store) Close() { s.backend.Close() }
 
+// Timeout returns the budget of each call, which a [leakybucket.Limiter] without one takes for its own.
+func (s *Store) Timeout() time.Duration { return s.timeout }
+
 // Take implements [leakybucket.Store]. It returns within the timeout, and at once
 // while the store is down. Only before the store was reached for the first time may it take
 // longer, see [Backend.Await]. It fails only if this node's own store does.
