@@ -271,12 +271,13 @@ var errUndecided = errors.New("waiting: the store could not be asked, and refuse
 // Settle corrects a Take once it is known what it really cost: actual, in units. What is more
 // lifts the level by up to one capacity above the limit's. What is less is given back, except
 // what has leaked meanwhile. Call it at most once for a result. A result without the store
-// needs none, and Settle changes nothing.
+// needs none, and Settle changes nothing. It does not mind that ctx has ended, as that of a
+// request whose client has left: the work was done.
 func (l *Limiter) Settle(ctx context.Context, key string, was Result, actual float64) error {
 	if was.Undecided || was.limit == (Limit{}) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.o.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
 	defer cancel()
 	s := was.settlement(actual)
 	s.Charge.Zone, s.Charge.Key = l.o.Zone, key

@@ -195,6 +195,8 @@ func TestACallerWhoLeaves(t *testing.T) {
 		got, err := l.Take(ctx, "k", 1)
 		check.That(t, !got.Fits && err == context.Canceled, "got %+v, %v, want it refused with %v", got, err, context.Canceled)
 		check.Equal(t, l.Wait(ctx, "k", 1), context.Canceled, "waiting")
+		was := must(newLimiter(t, memstore.New(memstore.Options{}), 10, 1, leakybucket.LimiterOptions{}).Take(t.Context(), "k", 1))
+		check.Is(t, l.Settle(ctx, "k", was, 5), context.DeadlineExceeded, "settling, which goes on for as long as the store may take")
 	})
 }
 
