@@ -84,7 +84,7 @@ func NewLimiter(store Store, limit Limit, o LimiterOptions) (*Limiter, error) {
 	o.Timeout = cmp.Or(max(0, o.Timeout), defaultTimeout)
 	l := &Limiter{store: store, o: o}
 	if memory, is := store.(door.Opener); is {
-		l.zone = memory.OpenZone(o.Zone)
+		l.zone = memory.OpenZone(store, o.Zone)
 	}
 	if err := l.SetLimit(limit); err != nil {
 		return nil, err

@@ -186,6 +186,19 @@ func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 	})
 }
 
+// An embedding store has all of one in memory, but a Take of its own.
+type embedding struct{ *memstore.Store }
+
+func (embedding) Take(context.Context, []leakybucket.Charge, []leakybucket.Decision) error {
+	return errBroken
+}
+
+func TestTheShortWayPassesNoTakeOfAnother(t *testing.T) {
+	l := newLimiter(t, embedding{memstore.New(memstore.Options{})}, 10, 1, leakybucket.LimiterOptions{})
+	_, err := l.Take(t.Context(), "k", 1)
+	check.Is(t, err, errBroken, "a take of a store around one in memory")
+}
+
 // TestACallerWhoLeaves: that is no failure of the store, so no policy for one lets the cost fit.
 func TestACallerWhoLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

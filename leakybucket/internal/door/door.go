@@ -4,8 +4,9 @@ package door
 
 // An Opener is a store that has the short way.
 type Opener interface {
-	// OpenZone returns a zone of the store.
-	OpenZone(name string) Zone
+	// OpenZone returns a zone of the store, or nil unless that is the one that is asked: another may
+	// embed it, and with it this method, and have a Take of its own.
+	OpenZone(asked any, name string) Zone
 }
 
 // A Zone takes costs of single buckets.
