@@ -169,8 +169,8 @@ func ExampleStore() {
 			return
 		}
 		for i := range charges {
-			if wait := charges[i].RetryAfter(&decisions[i]); wait > 0 {
-				fmt.Printf("%s as %s: too many for %s, come back in %v\n", client, account, charges[i].Zone, wait.Round(time.Minute))
+			if d := &decisions[i]; !d.Fits {
+				fmt.Printf("%s as %s: too many for %s, come back in %v\n", client, account, charges[i].Zone, charges[i].RetryAfter(d).Round(time.Minute))
 				return
 			}
 		}

@@ -31,8 +31,8 @@ func ExampleStore() {
 		return
 	}
 	for i := range charges {
-		if wait := charges[i].RetryAfter(&decisions[i]); wait > 0 {
-			log.Printf("too many requests for %s: come back in %v", charges[i].Zone, wait)
+		if d := &decisions[i]; !d.Fits {
+			log.Printf("too many requests for %s: come back in %v", charges[i].Zone, charges[i].RetryAfter(d))
 		}
 	}
 }
