@@ -301,27 +301,32 @@ const mostParameters = 10_000
 
 var octet = regexp.MustCompile(`%([0-9A-Fa-f]{2})`)
 
-// reading returns an address as some upstreams read it, if that is not as Caddy's matchers do.
-func reading(u url.URL, how int) url.URL {
-	path := u.Path
+// reading returns an address as some upstreams read it, or nil if Caddy's matchers do so, too.
+func reading(u *url.URL, how int) *url.URL {
+	path, query := u.Path, u.RawQuery
 	switch how {
 	case 0: // The matcher query sees nothing of a query with ; or a stray % or too many parameters. PHP does.
-		if strings.ContainsAny(u.RawQuery, ";%") || strings.Count(u.RawQuery, "&") >= mostParameters {
-			pairs := strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' })
-			query := octet.ReplaceAllString(strings.Join(pairs[:min(len(pairs), mostParameters)], "&"), "\x00$1")
-			u.RawQuery = strings.NewReplacer("%", "%25", "\x00", "%").Replace(query)
+		if _, err := url.PathUnescape(query); err != nil || strings.Contains(query, ";") || strings.Count(query, "&") >= mostParameters {
+			pairs := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+			query = octet.ReplaceAllString(strings.Join(pairs[:min(len(pairs), mostParameters)], "&"), "\x00$1")
+			query = strings.NewReplacer("%", "%25", "\x00", "%").Replace(query)
 		}
 	case 1: // Matchers resolve "..", and applications may not: for Rails, /login.%2F%2E%2E%2Fx is /login.
 		path = strings.ReplaceAll(path, "/..", "/_..")
 	default: // For parse_url of PHP, and new URL of Node, //x/login is /login at the host x.
-		if strings.HasPrefix(path, "//") {
-			path = path[2+strings.Index(path[2:]+"/", "/"):]
+		if named, found := strings.CutPrefix(path, "//"); found {
+			_, named, _ = strings.Cut(named, "/")
+			path = "/" + named
 		}
 	}
-	if path != u.Path {
-		u.Path, u.RawPath = path, ""
+	if path == u.Path && query == u.RawQuery {
+		return nil
 	}
-	return u
+	other := *u
+	if other.RawQuery = query; path != u.Path {
+		other.Path, other.RawPath = path, ""
+	}
+	return &other
 }
 
 // lookUpAddresses finds out how the client sent the request: path and query may have been
@@ -334,16 +339,16 @@ func (s *Subject) lookUpAddresses() {
 	if ok && sent.URL != nil && (sent.URL.Path != now.Path || sent.URL.RawPath != now.RawPath || sent.URL.RawQuery != now.RawQuery) {
 		s.sent = sent.URL
 		s.all = []url.URL{*sent.URL}
-	} else if reading(*now, 0) == *now && reading(*now, 1) == *now && reading(*now, 2) == *now {
+	} else if reading(now, 0) == nil && reading(now, 1) == nil && reading(now, 2) == nil {
 		return
 	}
 	if s.sent == nil || !frontController(s.sent.Path, now.Path) {
 		s.all = append(s.all, *now)
 	}
 	for how := range 3 {
-		for _, u := range s.all {
-			if other := reading(u, how); other != u {
-				s.all = append(s.all, other)
+		for i := range s.all {
+			if other := reading(&s.all[i], how); other != nil {
+				s.all = append(s.all, *other)
 			}
 		}
 	}

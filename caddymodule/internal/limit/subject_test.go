@@ -88,6 +88,16 @@ func TestABodyIsReadOnce(t *testing.T) {
 	}
 }
 
+// Nearly all queries have octets, and all upstreams read these alike.
+func TestAPlainQueryIsReadOnce(t *testing.T) {
+	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/?s=caf%C3%A9+a%20b&utm_source=x%3Dy&n=1", nil), caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+	got := testing.AllocsPerRun(100, func() {
+		s := NewSubject(r)
+		s.lookUpAddresses()
+	})
+	check.That(t, got <= 1, "got %v allocations, want at most one", got)
+}
+
 // BenchmarkFieldAbsent is what `field` costs a request without a query and a body.
 func BenchmarkFieldAbsent(b *testing.B) {
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", nil), caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
