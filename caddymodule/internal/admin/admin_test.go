@@ -249,6 +249,11 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 				key client_ip ipv4 24
 				limit 2 1/h
 			}
+			zone keys {
+				match path /keys
+				key header X-Api-Key missing refuse
+				limit 2 1/h
+			}
 		}
 		respond ok
 	}`)
@@ -276,10 +281,15 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 	}())
 	got := s.Why(code)
 	check.That(t, got.Refusal != nil && got.Refusal.Network == "203.0.113.0/24" && len(got.Buckets) == 1 && got.Buckets[0].Zone == "nets", "%s: got %+v, want the refusal of the network, and its bucket", code, got)
-	release := httptest.NewRequest(http.MethodPost, "/throttle/release", strings.NewReader(fmt.Sprintf(`{"client": %q}`, code)))
-	release.Header.Set("Content-Type", "application/json")
-	err := servertest.ServeAdmin(httptest.NewRecorder(), release)
-	check.That(t, err != nil && err.Error() == code+" is a support code, of 203.0.113.0/24 in zone nets: release that", "release of %s: got %v", code, err)
+	for code, want := range map[string]string{
+		code: "nets refused 203.0.113.0/24 then, so release that",
+		servertest.CodeOn(t, s.From("203.0.113.9:1").Get("/keys")): "keys refused a request without a key, so there is nothing to release",
+	} {
+		release := httptest.NewRequest(http.MethodPost, "/throttle/release", strings.NewReader(fmt.Sprintf(`{"client": %q}`, code)))
+		release.Header.Set("Content-Type", "application/json")
+		err := servertest.ServeAdmin(httptest.NewRecorder(), release)
+		check.That(t, err != nil && err.Error() == code+" is a support code: zone "+want, "release of %s: got %v", code, err)
+	}
 	s.Changes("/throttle/release", `{"client": "203.0.113.0/24"}`)
 	got = s.Why(code)
 	check.That(t, len(got.Buckets) == 1 && got.Buckets[0].Level == 0, "after a release: got %+v, want the empty bucket that has refused", got.Buckets)
