@@ -293,9 +293,7 @@ func (k *Key) Name(s *Subject) string {
 // Network returns the network that counts as the client: the address as Caddy
 // determined it by trusted_proxies, masked. It is invalid for requests without an
 // address, as over a Unix socket.
-func (k *Key) Network(s *Subject) netip.Prefix {
-	return k.network(s.Address())
-}
+func (k *Key) Network(s *Subject) netip.Prefix { return k.network(s.Address()) }
 
 // network returns the network of one client that an address is in.
 func (k *Key) network(addr netip.Addr) netip.Prefix {
@@ -342,9 +340,7 @@ func (z *Zone) MaxBody() int64 {
 
 // Carries reports whether a request with a query or a body carries one of the zone's fields, if it
 // has any. What cannot be read, or not for sure, carries every field.
-func (z *Zone) Carries(s *Subject) bool {
-	return len(z.Field) == 0 || z.carries(s)
-}
+func (z *Zone) Carries(s *Subject) bool { return len(z.Field) == 0 || z.carries(s) }
 
 func (z *Zone) carries(s *Subject) bool {
 	return !s.whole() || s.Form(z.Key.Form).Carries(z.wanted...)

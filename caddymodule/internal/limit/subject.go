@@ -222,9 +222,7 @@ const includeAddr = "127.0.0.1:10000"
 
 // Included reports whether the server itself sends a request through the handlers, to include
 // its answer in another one.
-func Included(r *http.Request) bool {
-	return r.RemoteAddr == includeAddr && !fromSocket(r)
-}
+func Included(r *http.Request) bool { return r.RemoteAddr == includeAddr && !fromSocket(r) }
 
 // fromSocket reports whether a request has come from a socket. Such ones have a local address in their
 // context, which no header can take away. It is apart so that [Included] is inlined.
@@ -323,9 +321,7 @@ func reading(u *url.URL, how int) *url.URL {
 		return nil
 	}
 	other := *u
-	if other.RawQuery = query; path != u.Path {
-		other.Path, other.RawPath = path, ""
-	}
+	other.Path, other.RawQuery = path, query // RawPath, which is of another path now, counts no more
 	return &other
 }
 
