@@ -282,13 +282,13 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 	got := s.Why(code)
 	check.That(t, got.Refusal != nil && got.Refusal.Network == "203.0.113.0/24" && len(got.Buckets) == 1 && got.Buckets[0].Zone == "nets", "%s: got %+v, want the refusal of the network, and its bucket", code, got)
 	for code, want := range map[string]string{
-		code: "nets refused 203.0.113.0/24 then, so release that",
-		servertest.CodeOn(t, s.From("203.0.113.9:1").Get("/keys")): "keys refused a request without a key, so there is nothing to release",
+		code: "nets refused 203.0.113.0/24",
+		servertest.CodeOn(t, s.From("203.0.113.9:1").Get("/keys")): "keys refused a request without a key",
 	} {
 		release := httptest.NewRequest(http.MethodPost, "/throttle/release", strings.NewReader(fmt.Sprintf(`{"client": %q}`, code)))
 		release.Header.Set("Content-Type", "application/json")
 		err := servertest.ServeAdmin(httptest.NewRecorder(), release)
-		check.That(t, err != nil && err.Error() == code+" is a support code: zone "+want, "release of %s: got %v", code, err)
+		check.That(t, err != nil && err.Error() == code+" is a support code, not a client: zone "+want, "release of %s: got %v", code, err)
 	}
 	s.Changes("/throttle/release", `{"client": "203.0.113.0/24"}`)
 	got = s.Why(code)

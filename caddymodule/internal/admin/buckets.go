@@ -129,11 +129,8 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	}
 	code, _ := supportcode.Parse(of.Client)
 	if coded, found := e.Control.Refusals.Find(code); found && r.result.Count == 0 {
-		past, what := r.past(coded), "a request without a key, so there is nothing to release"
-		if of := cmp.Or(past.Network, past.Key); of != "" {
-			what = of + " then, so release that"
-		}
-		return nil, badRequest("%s is a support code: zone %s refused %s", past.Code, past.Zone, what)
+		past := r.past(coded)
+		return nil, badRequest("%s is a support code, not a client: zone %s refused %s", past.Code, past.Zone, cmp.Or(past.Network, past.Key, "a request without a key"))
 	}
 	r.result.Banned = r.set.BannedAll(prefixOf(of.Client), r.now) != nil
 	if freed := r.result.Freed; len(freed) > 0 {
