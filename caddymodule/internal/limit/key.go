@@ -390,14 +390,11 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 // whether or not the zone matches the request. It returns false for requests that the
 // zone can never block.
 func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
-	if z.Block == nil {
-		return c, false
+	if z.Block == nil || z.Key.FromBody() && !s.whole() {
+		return c, false // or nobody knows yet whom the request names
 	}
 	if exempt, err := z.Exempts(s); err != nil || exempt {
 		return c, false
-	}
-	if z.Key.FromBody() && !s.whole() {
-		return c, false // nobody knows yet whom the request names
 	}
 	k, why, skip := z.Find(s)
 	if why != None || skip || k.Rule != perkey.Limited {
@@ -412,14 +409,10 @@ func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
 // zone trusts no devices or the request names no account. A page of another site that has a browser
 // send the request could use up the device's bucket, or have its cookie replaced.
 func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
-	if z.TrustDevices == nil || !k.own || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
+	if z.TrustDevices == nil || !k.own || Host(s) == "" || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
 		return nil
 	}
-	host := Host(s)
-	if host == "" {
-		return nil
-	}
-	return z.TrustDevices.client(s.Request, host, k.Name, z.Key.typed(s), time.Now())
+	return z.TrustDevices.client(s.Request, Host(s), k.Name, z.Key.typed(s), time.Now())
 }
 
 // deviceKey returns the key of a client's device, or that of the account if no device is

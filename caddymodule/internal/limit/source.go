@@ -19,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
@@ -31,8 +32,9 @@ type KeySource struct {
 	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `field`,
 	// `basic_user`, `host`, `method`, `route`, `text`, or a string with placeholders
 	// such as `{http.vars.tenant}`. Required. `basic_user` is the user name of HTTP
-	// Basic, whether or not its password is right. A header, cookie or query
-	// parameter that is sent twice counts as missing.
+	// Basic, whether or not its password is right. Cookies and query parameters are
+	// decoded (`%41` is `A`). A header, cookie or query parameter that is sent twice
+	// counts as missing.
 	Source string `json:"source,omitempty"`
 
 	// The name of the header, cookie, query parameter or field. Required for these. A field is
@@ -168,17 +170,15 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 		if !httpguts.ValidHeaderFieldName(k.Name) { // the same letters are valid
 			return nil, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", k.Name)
 		}
-		return []part{{digest: digest, read: func(s *Subject) string {
-			if sent := s.Request.CookiesNamed(k.Name); len(sent) == 1 {
-				return sent[0].Value
-			}
-			return ""
-		}}}, nil
+		return []part{{read: func(s *Subject) string { return sent(s.Request.Header["Cookie"], k.Name, url.PathUnescape) }, digest: digest}}, nil
 	case "query":
 		if strings.ContainsAny(k.Name, "=&?") {
 			return nil, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", k.Name, cmp.Or(strings.Trim(k.Name, "=&?"), "s"))
 		}
-		return []part{{read: func(s *Subject) string { return response.Single(s.Request.URL.Query()[k.Name]) }, digest: digest}}, nil
+		// Rack begins a parameter after a semicolon, too.
+		return []part{{read: func(s *Subject) string {
+			return sent([]string{strings.ReplaceAll(s.Request.URL.RawQuery, "&", ";")}, k.Name, url.QueryUnescape)
+		}, digest: digest}}, nil
 	case "field":
 		if _, err := new(form.Plan).Field(k.Name); err != nil {
 			return nil, err
@@ -212,6 +212,27 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 		return nil, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
 	}
 	return parseTemplate(k.Source)
+}
+
+// phpName writes names as PHP does.
+var phpName = strings.NewReplacer(".", "_", " ", "_", "[", "_")
+
+// sent returns the value of a cookie or parameter, as upstreams read it: PHP, Rack and Node decode cookies, and
+// Node and Python take off blanks and quotes. It is "" if some may read two, or what quotes escape.
+func sent(pairs []string, wanted string, decode func(string) (string, error)) string {
+	var values []string
+	for name, value := range cookie.SentBy(pairs) {
+		plain, _ := url.QueryUnescape(name)
+		plain, _, _ = strings.Cut(strings.TrimLeft(plain, " "), "\x00") // as PHP does
+		if phpName.Replace(plain) == phpName.Replace(wanted) {
+			values = append(values, value)
+		}
+	}
+	value := strings.Trim(response.Single(values), "\" \t")
+	if plain, err := decode(value); err == nil && !strings.ContainsAny(value, `"\`) {
+		return plain
+	}
+	return ""
 }
 
 // NamedSources are the sources with a name. Clients choose their values.
@@ -352,11 +373,8 @@ func (k *Key) route(s *Subject) string {
 // not: PHP and Ruby skip what is no base64, each in its own way.
 func unclearUser(r *http.Request) bool {
 	headers := r.Header["Authorization"]
-	for _, header := range headers {
-		if scheme := "basic"; len(header) >= len(scheme) && strings.EqualFold(header[:len(scheme)], scheme) {
-			_, _, plain := r.BasicAuth()
-			return !plain || len(headers) > 1
-		}
-	}
-	return false
+	_, _, plain := r.BasicAuth()
+	return (!plain || len(headers) > 1) && slices.ContainsFunc(headers, func(header string) bool {
+		return len(header) >= len("basic") && strings.EqualFold(header[:len("basic")], "basic")
+	})
 }
