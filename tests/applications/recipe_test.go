@@ -275,6 +275,7 @@ func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 		{"/issues?format=html&format=pdf", nil, 2},
 		{"/issues?+format=pdf", nil, 2},
 		{"/issues", []string{"Accept", "application/pdf"}, 2},
+		{"/issues", []string{"X-Requested-With", "XMLHttpRequest", "Content-Type", "application/pdf"}, 2}, // instead of Accept
 		{"/issues", []string{"Accept", "text/html;q=0.1, Application/PDF"}, 2},
 		{"/issues.csv", nil, 1},
 		{"/issues?x=1;format=csv", nil, 2},
