@@ -113,7 +113,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	case !of.All && of.Client == "":
 		return nil, badRequest("no client is given: want an address, a network or a key")
 	}
-	if err := checkAddress(of.Client); err != nil {
+	if err := notTranslated(of.Client); err != nil {
 		return nil, err
 	}
 	zones, err := zonesNamed(e, of.Zone)

@@ -121,7 +121,7 @@ func bucketOf(z *engine.Zone, text string) (name string, err error) {
 // networkOf parses an address or a network. An IPv6 address stands for its /64, as
 // clients have whole ones.
 func networkOf(text string) (netip.Prefix, error) {
-	if err := checkAddress(text); err != nil {
+	if err := notTranslated(text); err != nil {
 		return netip.Prefix{}, err
 	}
 	if network, err := netip.ParsePrefix(text); err == nil {
@@ -134,19 +134,11 @@ func networkOf(text string) (netip.Prefix, error) {
 	return bucketkey.ClientPrefix(addr, 32, 64), nil
 }
 
-// checkAddress refuses what would be taken for a key although it is an address, as logs and browsers
-// show them, and a network of IPv4 that is written as NAT64 and the like show it: its length is not
-// that of the one which bans and buckets know.
-func checkAddress(text string) error {
+// notTranslated refuses a network of IPv4 that is written as NAT64 and the like show it: its
+// length is not that of the one which bans and buckets know.
+func notTranslated(text string) error {
 	if network, err := netip.ParsePrefix(text); err == nil && network.Addr() != bucketkey.Unmap(network.Addr()) {
 		return badRequest("invalid network %q: write it as an IPv4 network", text)
-	}
-	at, err := netip.ParseAddrPort(text)
-	if addr, ok := strings.CutPrefix(strings.TrimSuffix(text, "]"), "["); ok && err != nil {
-		at, err = netip.ParseAddrPort("[" + addr + "]:0")
-	}
-	if err == nil {
-		return badRequest("invalid address %q: want %s", text, at.Addr())
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 	if of.Client == "" {
 		return nil, badRequest("no client is given: want an address or a key")
 	}
-	if err := checkAddress(of.Client); err != nil {
+	if err := notTranslated(of.Client); err != nil {
 		return nil, err
 	}
 	zones, err := zonesNamed(e, of.Zone)

@@ -45,12 +45,12 @@ func (z *Zone) Owned(value string) Owned {
 		value = network.Addr().String() // which the key masks at least as much
 	}
 	o := Owned{Names: []string{value}, wanted: make(map[int]string)}
-	addr, notAddress := netip.ParseAddr(value)
-	if notAddress == nil && (!z.Key.HasAddress() || z.fallsBack()) {
+	addr, err := netip.ParseAddr(value)
+	if err == nil && (!z.Key.HasAddress() || z.fallsBack()) {
 		o.Names = append(o.Names, "@client_ip/"+z.Key.network(addr).Addr().String())
 	}
 	for i := range z.Key.parts {
-		if z.Key.parts[i].fold != nil && notAddress == nil {
+		if z.Key.parts[i].fold != nil && err == nil {
 			continue // anybody may name an account like an address
 		}
 		segment, part, ok := z.Key.spell(&z.Key.parts[i], value)
@@ -61,10 +61,8 @@ func (z *Zone) Owned(value string) Owned {
 		if ok {
 			o.wanted[i] = segment
 		}
-		if ok && i == 0 {
-			if e := z.Key.Overrides.Lookup([]perkey.Part{part}); e.Bucket != "" {
-				o.Names = append(o.Names, e.Bucket)
-			}
+		if e := z.Key.Overrides.Lookup([]perkey.Part{part}); ok && i == 0 && e.Bucket != "" {
+			o.Names = append(o.Names, e.Bucket)
 		}
 	}
 	first, found := o.wanted[0]

@@ -176,9 +176,8 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 			return nil, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", k.Name, cmp.Or(strings.Trim(k.Name, "=&?"), "s"))
 		}
 		// Rack begins a parameter after a semicolon, too.
-		return []part{{read: func(s *Subject) string {
-			return sent([]string{strings.ReplaceAll(s.Request.URL.RawQuery, "&", ";")}, k.Name, url.QueryUnescape)
-		}, digest: digest}}, nil
+		query := func(s *Subject) []string { return []string{strings.ReplaceAll(s.Request.URL.RawQuery, "&", ";")} }
+		return []part{{read: func(s *Subject) string { return sent(query(s), k.Name, url.QueryUnescape) }, digest: digest}}, nil
 	case "field":
 		if _, err := new(form.Plan).Field(k.Name); err != nil {
 			return nil, err
@@ -214,9 +213,6 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 	return parseTemplate(k.Source)
 }
 
-// phpName writes names as PHP does.
-var phpName = strings.NewReplacer(".", "_", " ", "_", "[", "_")
-
 // sent returns the value of a cookie or parameter, as upstreams read it: PHP, Rack and Node decode cookies, and
 // Node and Python take off blanks and quotes. It is "" if some may read two, or what quotes escape.
 func sent(pairs []string, wanted string, decode func(string) (string, error)) string {
@@ -224,7 +220,7 @@ func sent(pairs []string, wanted string, decode func(string) (string, error)) st
 	for name, value := range cookie.SentBy(pairs) {
 		plain, _ := url.QueryUnescape(name)
 		plain, _, _ = strings.Cut(strings.TrimLeft(plain, " "), "\x00") // as PHP does
-		if phpName.Replace(plain) == phpName.Replace(wanted) {
+		if phpNames.Replace(plain) == phpNames.Replace(wanted) {
 			values = append(values, value)
 		}
 	}

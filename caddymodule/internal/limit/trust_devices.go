@@ -118,8 +118,7 @@ type deviceClient struct {
 	had    bool         // the request carries a cookie of the kind that a login sets
 }
 
-// phpNames makes of a cookie's name what PHP does, whose versions up to 2020 decode it first, and Rack 1
-// takes a comma for a semicolon. Else a client could hide from us the cookie that is set again.
+// phpNames writes the names of cookies and parameters as PHP does.
 var phpNames = strings.NewReplacer(".", "_", " ", "_", "[", "_")
 
 // client returns what the cookie of a request says about a key, which is that of the account, and
@@ -128,6 +127,8 @@ var phpNames = strings.NewReplacer(".", "_", " ", "_", "[", "_")
 func (t *TrustDevices) client(r *http.Request, host, key, typed string, now time.Time) *deviceClient {
 	c := &deviceClient{trust: t, typed: typed, secure: cookie.Secure(r)}
 	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.zone, Subject: key + "\x00" + typed}
+	// PHP decoded names up to 2020, and Rack 1 takes a comma for a semicolon. Else a client could hide
+	// from us the cookie that is set again.
 	for name := range cookie.SentBy([]string{strings.ReplaceAll(strings.Join(r.Header["Cookie"], ";"), ",", ";")}) {
 		plain, err := url.QueryUnescape(name)
 		c.had = c.had || err != nil || cookie.Upstreams(t.Cookie, name) || cookie.Upstreams(t.Cookie, phpNames.Replace(plain))
@@ -185,9 +186,9 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 }
 
 // isFor reports whether a cookie names this account. WordPress has the name before a |, and DokuWiki
-// has it there in base64, which elsewhere somebody may choose as a name. A cookie that names nobody counts if the client had none
-// before: applications set theirs again on other pages, where somebody who is logged in could send
-// any name.
+// has it there in base64, which elsewhere somebody may choose as a name. A cookie that names nobody
+// counts if the client had none before: applications set theirs again on other pages, where somebody
+// who is logged in could send any name.
 func (c *deviceClient) isFor(set cookie.Set) bool {
 	plain, _ := url.QueryUnescape(set.Value)
 	name, _, named := strings.Cut(cmp.Or(plain, set.Value), "|")
