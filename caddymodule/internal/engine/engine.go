@@ -304,7 +304,9 @@ func (e *Engine) CleanUp() error {
 }
 
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
-func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) { return s.MatchesBoth(e.Exempt) }
+func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
+	return s.MatchesEveryAddress(e.Exempt)
+}
 
 // Prepare implements limit.Env.
 func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zone, err error) {

@@ -167,7 +167,7 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 
 func (h *Handler) matches(r *http.Request) (concerned bool, failed error) {
 	s := limit.NewSubject(r)
-	concerned, failed = s.MatchesEither(h.Match)
+	concerned, failed = s.MatchesAnyAddress(h.Match)
 	return concerned || failed != nil, failed
 }
 

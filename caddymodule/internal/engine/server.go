@@ -56,37 +56,37 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 func (s *server) look() {
 	for i := range s.all.Routes {
 		r := &s.all.Routes[i]
-		s.all.Add(metIn(r))
-		s.all.Add(metIn(r.MatcherSets)) // Caddy has dropped what these were made of
+		s.all.Add(featuresOf(r))
+		s.all.Add(featuresOf(r.MatcherSets)) // Caddy has dropped what these were made of
 		s.all.ReadsVerdicts = s.all.ReadsVerdicts || negates(r.MatcherSets)
 		if !r.Terminal {
-			s.open.Add(metIn(r)) // error routes within go on to the routes after this one
+			s.open.Add(featuresOf(r)) // error routes within go on to the routes after this one
 		}
 	}
-	s.open.Add(metIn(s.all.NamedRoutes))
+	s.open.Add(featuresOf(s.all.NamedRoutes))
 	s.open.ErrorRoutes = s.open.ErrorRoutes || len(s.all.NamedRoutes) > 0
 	if s.all.Errors != nil {
 		for i := range s.all.Errors.Routes {
-			s.open.Add(metIn(&s.all.Errors.Routes[i]))
+			s.open.Add(featuresOf(&s.all.Errors.Routes[i]))
 		}
 		raw, err := json.Marshal(s.all.Errors)
-		s.open.Add(limit.Met{ErrorRoutes: true, ErrorsAsk: err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))})
+		s.open.Add(limit.Features{ErrorRoutes: true, ErrorsAsk: err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))})
 	}
-	s.all.Add(s.open.Met)
+	s.all.Add(s.open.Features)
 }
 
 // noUpstream matches the names of handlers, in JSON, that ask no upstream.
 var noUpstream = regexp.MustCompile(`"handler":"(file_server|static_response|headers|rewrite|vars|encode|subroute)"`)
 
-// metIn looks in a part of the config for placeholders of ours, for templates, which may name some, and
+// featuresOf looks in a part of the config for placeholders of ours, for templates, which may name some, and
 // for error routes. The config of a route whose handlers were provisioned is gone: it may have had all.
-func metIn(part any) limit.Met {
+func featuresOf(part any) limit.Features {
 	r, is := part.(*caddyhttp.Route)
 	gone := is && r.HandlersRaw == nil && len(r.Handlers) > 0
 	raw, err := json.Marshal(part)
 	has := func(name string) bool { return gone || err != nil || bytes.Contains(raw, []byte(name)) }
 	errors := has(`"errors"`)
-	return limit.Met{ReadsVerdicts: has("http.throttle.") || has(`"templates"`) || has(`"template_file"`), ErrorRoutes: errors, ErrorsAsk: errors}
+	return limit.Features{ReadsVerdicts: has("http.throttle.") || has(`"templates"`) || has(`"template_file"`), ErrorRoutes: errors, ErrorsAsk: errors}
 }
 
 // negates reports whether one of the matchers is `not`, which does not tell what it negates.
@@ -121,7 +121,7 @@ func (s *server) joinRoute(i int, route *caddyhttp.Route) *limit.Server {
 	of := s.routes[i]
 	if of == nil {
 		of = option.CopyOf(&s.open)
-		of.Add(metIn(route))
+		of.Add(featuresOf(route))
 		s.routes[i] = of
 	}
 	of.Limiters++

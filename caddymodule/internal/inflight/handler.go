@@ -100,14 +100,14 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	var failed error
 	if h.match != nil {
 		match := false
-		if match, failed = s.MatchesEither(h.match); !match && failed == nil {
+		if match, failed = s.MatchesAnyAddress(h.match); !match && failed == nil {
 			return false, nil
 		}
 	}
 	h.ranks.strip(s.Request.Header)
 	exempt, _, err := h.Env.Prepare(s)
 	if err = cmp.Or(failed, err); err == nil && !exempt && len(h.exempt) > 0 {
-		exempt, err = s.MatchesBoth(h.exempt)
+		exempt, err = s.MatchesEveryAddress(h.exempt)
 	}
 	return err == nil && !exempt && !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), err
 }

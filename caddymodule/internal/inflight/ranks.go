@@ -94,9 +94,9 @@ func (v *visit) rank(s *limit.Subject) {
 	}
 	switch {
 	case ask.Rank == fairqueue.Member:
-	case s.MatchesBothAny(ranks.member):
+	case s.AnyMatchesEveryAddress(ranks.member):
 		ask.Rank, v.why = fairqueue.Member, "matcher"
-	case ask.Rank == fairqueue.First && s.MatchesBothAny(ranks.crawler):
+	case ask.Rank == fairqueue.First && s.AnyMatchesEveryAddress(ranks.crawler):
 		ask.Rank, v.why = fairqueue.Crawler, "matcher"
 	}
 	if ask.Rank == fairqueue.Member {

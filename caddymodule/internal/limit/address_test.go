@@ -85,16 +85,16 @@ func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 		asked     int
 		want      bool
 	}{
-		{"either, as sent", (*Subject).either, "/a", "/b", []string{"/a"}, 1, true},
-		{"either, as rewritten", (*Subject).either, "/a", "/b", []string{"/b"}, 2, true},
-		{"either, none", (*Subject).either, "/a", "/b", nil, 2, false},
-		{"both", (*Subject).both, "/a", "/b", []string{"/a", "/b"}, 2, true},
-		{"both, as sent only", (*Subject).both, "/a", "/b", []string{"/a"}, 2, false},
-		{"both, as rewritten only", (*Subject).both, "/a", "/b", []string{"/b"}, 1, false},
-		{"either of a front controller", (*Subject).either, "/a", "/index.php", []string{"/index.php"}, 1, false},
-		{"both of a front controller", (*Subject).both, "/a", "/index.php", []string{"/a"}, 1, true},
-		{"either of one address", (*Subject).either, "/a", "/a", []string{"/a"}, 1, true},
-		{"both of one address", (*Subject).both, "/a", "/a", []string{"/a"}, 1, true},
+		{"either, as sent", (*Subject).anyAddress, "/a", "/b", []string{"/a"}, 1, true},
+		{"either, as rewritten", (*Subject).anyAddress, "/a", "/b", []string{"/b"}, 2, true},
+		{"either, none", (*Subject).anyAddress, "/a", "/b", nil, 2, false},
+		{"both", (*Subject).everyAddress, "/a", "/b", []string{"/a", "/b"}, 2, true},
+		{"both, as sent only", (*Subject).everyAddress, "/a", "/b", []string{"/a"}, 2, false},
+		{"both, as rewritten only", (*Subject).everyAddress, "/a", "/b", []string{"/b"}, 1, false},
+		{"either of a front controller", (*Subject).anyAddress, "/a", "/index.php", []string{"/index.php"}, 1, false},
+		{"both of a front controller", (*Subject).everyAddress, "/a", "/index.php", []string{"/a"}, 1, true},
+		{"either of one address", (*Subject).anyAddress, "/a", "/a", []string{"/a"}, 1, true},
+		{"both of one address", (*Subject).everyAddress, "/a", "/a", []string{"/a"}, 1, true},
 	} {
 		r := rewritten(test.sent, test.now)
 		got, result := askedWith(test.ask, r, test.holds...)
@@ -107,7 +107,7 @@ func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 
 func TestAnErrorEndsTheQuestion(t *testing.T) {
 	fails := errors.New("no")
-	for name, ask := range map[string]func(*Subject, func() (bool, error)) (bool, error){"either": (*Subject).either, "both": (*Subject).both} {
+	for name, ask := range map[string]func(*Subject, func() (bool, error)) (bool, error){"either": (*Subject).anyAddress, "both": (*Subject).everyAddress} {
 		s, n := NewSubject(rewritten("/a", "/b")), 0
 		_, err := ask(&s, func() (bool, error) { n++; return false, fails })
 		check.That(t, err == fails && n == 1, "%s: got %v after %d questions, want the error after one", name, err, n)
@@ -119,7 +119,7 @@ func TestAPanicPutsTheAddressBack(t *testing.T) {
 	func() {
 		defer func() { _ = recover() }()
 		s := NewSubject(r)
-		_, _ = s.either(func() (bool, error) { panic("a matcher") })
+		_, _ = s.anyAddress(func() (bool, error) { panic("a matcher") })
 	}()
 	check.That(t, r.URL.Path == "/b" && r.RequestURI == "/b", "got %s %s, want what was there", r.URL.Path, r.RequestURI)
 }

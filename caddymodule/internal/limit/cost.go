@@ -98,7 +98,7 @@ func (z *Zone) costOfLines(s *Subject, limit leakybucket.Limit) (cost float64, f
 	if z.Cost[0].Match == nil { // whatever the address
 		_, err = ask()
 	} else {
-		_, err = s.either(ask)
+		_, err = s.anyAddress(ask)
 	}
 	return cost, fromBody, matcherError("cost", err)
 }

@@ -31,19 +31,19 @@ type Directive struct {
 type Server struct {
 	*caddyhttp.Server
 	Limiters int // handlers of throttle and in_flight that it may pass
-	Met
+	Features
 }
 
-// Met is what a request may meet in routes.
-type Met struct {
+// Features are what the config of some routes makes use of.
+type Features struct {
 	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
 	ErrorRoutes   bool // a request may come in one
 	ErrorsAsk     bool // and be sent to an upstream there
 }
 
-// Add adds what it may meet elsewhere.
-func (m *Met) Add(more Met) {
-	m.ReadsVerdicts, m.ErrorRoutes, m.ErrorsAsk = m.ReadsVerdicts || more.ReadsVerdicts, m.ErrorRoutes || more.ErrorRoutes, m.ErrorsAsk || more.ErrorsAsk
+// Add adds those of other routes.
+func (f *Features) Add(more Features) {
+	f.ReadsVerdicts, f.ErrorRoutes, f.ErrorsAsk = f.ReadsVerdicts || more.ReadsVerdicts, f.ErrorRoutes || more.ErrorRoutes, f.ErrorsAsk || more.ErrorsAsk
 }
 
 // Nests reports whether a request may pass several handlers of throttle and in_flight, or one

@@ -353,7 +353,7 @@ const otherRoute = "other"
 // rewritten.
 func (k *Key) route(s *Subject) string {
 	name := otherRoute
-	_, _ = s.either(func() (bool, error) {
+	_, _ = s.anyAddress(func() (bool, error) {
 		for i := range k.routes {
 			if match, _ := k.routes[i].Path.MatchWithError(s.Judged); match {
 				name = k.routes[i].Name

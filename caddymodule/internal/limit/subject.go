@@ -272,7 +272,7 @@ func asUpstream(r *http.Request) *http.Request {
 func Method(s *Subject) string { return s.Judged.Method }
 
 // Matchers are sets of request matchers. One of the sets must match. They are asked with
-// each address of a request: see [Subject.MatchesEither] and [Subject.MatchesBoth].
+// each address of a request: see [Subject.MatchesAnyAddress] and [Subject.MatchesEveryAddress].
 type Matchers = caddyhttp.MatcherSets
 
 // indexFiles are the names of front controllers.
@@ -371,31 +371,31 @@ func (s *Subject) ask(last bool, ask func() (bool, error)) (holds bool, err erro
 	return holds, err
 }
 
-// either reports whether something holds for any address. It is for what puts the request
+// anyAddress reports whether something holds for any address. It is for what puts the request
 // under a zone.
-func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(true, ask) }
+func (s *Subject) anyAddress(ask func() (bool, error)) (bool, error) { return s.ask(true, ask) }
 
-// both reports whether something holds for all addresses. It is for what exempts or prefers
+// everyAddress reports whether something holds for all addresses. It is for what exempts or prefers
 // the request.
-func (s *Subject) both(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
+func (s *Subject) everyAddress(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
 
-// MatchesEither reports whether one of the sets holds for either address of the request. Each holds for
+// MatchesAnyAddress reports whether one of the sets holds for any address of the request. Each holds for
 // a CONNECT, whose body may be any other request.
-func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
+func (s *Subject) MatchesAnyAddress(sets Matchers) (bool, error) {
 	if s.Judged.Method == http.MethodConnect {
 		return true, nil
 	}
-	return s.either(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
+	return s.anyAddress(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
-// MatchesBoth reports whether one of the sets holds for both addresses of the request. None holds for a
-// CONNECT.
-func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
+// MatchesEveryAddress reports whether one of the sets holds for all addresses of the request. None
+// holds for a CONNECT.
+func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
 	if s.Judged.Method == http.MethodConnect {
 		return false, nil
 	}
 	for _, set := range sets {
-		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
+		holds, err := s.everyAddress(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
 			return holds, err
 		}
@@ -403,10 +403,11 @@ func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
 	return false, nil
 }
 
-// MatchesBothAny reports whether MatchesBoth holds for any of several. Matchers that fail match nobody.
-func (s *Subject) MatchesBothAny(several []Matchers) bool {
+// AnyMatchesEveryAddress reports whether MatchesEveryAddress holds for any of several. Matchers that
+// fail match nobody.
+func (s *Subject) AnyMatchesEveryAddress(several []Matchers) bool {
 	return slices.ContainsFunc(several, func(sets Matchers) bool {
-		match, err := s.MatchesBoth(sets)
+		match, err := s.MatchesEveryAddress(sets)
 		return match && err == nil
 	})
 }

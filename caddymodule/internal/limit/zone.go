@@ -239,7 +239,7 @@ func (z *Zone) concernsAll() bool { return len(z.Match)+len(z.Exempt)+len(z.Stat
 // a matcher.
 func (z *Zone) Concerns(s *Subject) (Concern, error) {
 	if z.Match != nil {
-		if match, err := s.MatchesEither(z.Match); err != nil || !match {
+		if match, err := s.MatchesAnyAddress(z.Match); err != nil || !match {
 			return Unmatched, matcherError("match", err)
 		}
 	}
@@ -256,7 +256,7 @@ func (z *Zone) Concerns(s *Subject) (Concern, error) {
 // Exempts reports whether the zone's own matchers exempt a request. Static files do
 // not count.
 func (z *Zone) Exempts(s *Subject) (bool, error) {
-	exempt, err := s.MatchesBoth(z.Exempt)
+	exempt, err := s.MatchesEveryAddress(z.Exempt)
 	return exempt, matcherError("exempt", err)
 }
 
