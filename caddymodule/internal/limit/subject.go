@@ -328,10 +328,9 @@ func reading(u *url.URL, how int) *url.URL {
 // lookUpAddresses finds out how the client sent the request: path and query may have been
 // rewritten since. Neither a rewrite nor a spelling must hide a request from a zone or make it free.
 func (s *Subject) lookUpAddresses() {
-	s.looked = true
 	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 	now := s.Request.URL
-	s.query = queryOf(now)
+	s.looked, s.query = true, queryOf(now)
 	if ok && sent.URL != nil && (sent.URL.Path != now.Path || sent.URL.RawPath != now.RawPath || sent.URL.RawQuery != now.RawQuery) {
 		s.sent = sent.URL
 		s.all = []url.URL{*sent.URL}
