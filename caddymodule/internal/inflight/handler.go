@@ -251,11 +251,12 @@ func (v *visit) receive(w http.ResponseWriter) (err error) {
 // error route has answered, if that may ask the upstream, too.
 func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error) {
 	v.hold()
-	if v.record.Client == nil {
+	within := v.record.Client != nil
+	if !within {
 		v.record.Client = v.r.Context()
 		defer func() { v.record.Client = nil }()
 	}
-	err = new(call.Call).Serve(w, v.r, next, v)
+	err = new(call.Call).Serve(w, v.r, next, v, within)
 	if err != nil && caddyhttp.GetVar(v.r.Context(), verdictVar) == nil {
 		v.publish() // else a handler within has refused it, or let it wait
 	}

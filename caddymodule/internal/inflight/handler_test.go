@@ -20,6 +20,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
@@ -272,6 +273,19 @@ func TestClientsThatLeave(t *testing.T) {
 			wantIdle(t, s)
 		}
 		check.That(t, !cancelled, "got a call that has ended with its client, want it to go on")
+	})
+}
+
+// TestPatience: a call within another one lasts no longer without its client.
+func TestPatience(t *testing.T) {
+	onSite(t, "in_flight outer 1\nin_flight inner 1", 0, func(t *testing.T, s *servertest.FuncSite) {
+		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+			<-r.Context().Done()
+			return nil
+		}
+		s.Visit(client(1), "/").Leave()
+		servertest.Sleep(call.Patience + time.Second)
+		wantIdle(t, s)
 	})
 }
 

@@ -73,11 +73,12 @@ type Call struct {
 }
 
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
-// response. It returns the handler's error when all is sent, and panics as the handler does. It
-// panics with [http.ErrAbortHandler] if a client that is still there could not be sent all of it.
-func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller) error {
+// response. Within another call, only that one is patient. It returns the handler's error when
+// all is sent, and panics as the handler does. It panics with [http.ErrAbortHandler] if a client
+// that is still there could not be sent all of it.
+func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller, within bool) error {
 	c.Watch(w, r)
-	c.context.client, c.context.call, c.by = r.Context(), c, by
+	c.context.client, c.context.call, c.context.ends, c.by = r.Context(), c, within, by
 	defer c.finish()
 	return c.serve(r, next)
 }
@@ -311,11 +312,11 @@ type detached struct {
 
 	own atomic.Pointer[own] // nil before somebody asks
 
-	mu     sync.Mutex
-	left   bool // the client has
-	stream bool // there is no end to wait for
-	over   bool // the upstream is done
-	alone  bool // the call lasts without a client
+	mu    sync.Mutex
+	left  bool // the client has
+	ends  bool // when it has: there is no end to wait for, or the call around was patient
+	over  bool // the upstream is done
+	alone bool // the call lasts without a client
 }
 
 // An own context is the client's without its end.
@@ -374,7 +375,7 @@ func (d *detached) note(what func()) {
 	own := d.own.Load()
 	switch {
 	case own == nil:
-	case d.over || d.left && d.stream:
+	case d.over || d.left && d.ends:
 		own.unwatch()
 		own.cancel()
 	case d.left && !d.alone:
@@ -388,7 +389,7 @@ func (d *detached) note(what func()) {
 func (d *detached) leave() { d.note(func() { d.left = true }) }
 
 // streams notes that the response has no end.
-func (d *detached) streams() { d.note(func() { d.stream = true }) }
+func (d *detached) streams() { d.note(func() { d.ends = true }) }
 
 // end ends the call.
 func (d *detached) end() { d.note(func() { d.over = true }) }

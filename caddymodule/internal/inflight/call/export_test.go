@@ -26,7 +26,7 @@ func (c *caller) Exit() <-chan struct{}          { return c.Exiting }
 
 // Serve makes a call.
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, o Options) error {
-	return new(Call).Serve(w, r, next, &caller{o})
+	return new(Call).Serve(w, r, next, &caller{o}, false)
 }
 
 // ignored is told of the end in tests that do not ask.
