@@ -20,9 +20,9 @@
 //     beyond nine tenths is counted from when the others began to wait, and as soon as
 //     there is any, the next free slot goes to one of the others. What the others have
 //     had beyond their tenth counts for as much as all slots for a mean, at most.
-//   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
+//   - A request whose predicted wait exceeds Limits.Wait is refused on arrival. That
 //     is also the caller's timeout.
-//   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
+//   - At most Limits.Queue requests wait. One more displaces the last in the
 //     order, or is refused if it would be the last itself. Here, too, members leave
 //     the others a tenth: where they would hold more of the places, their last one goes.
 //     A key may hold a tenth of the places. In the last rank, where its surplus keeps
@@ -69,23 +69,26 @@ func (r Rank) String() string {
 
 // Limits are those of a queue. They may change at any time.
 type Limits struct {
-	// InFlight is the number of slots. After it was lowered, requests that hold a
-	// slot keep it, and nobody else gets one until enough are given back.
-	InFlight int
+	// Slots is how many requests are served at once. After it was lowered, requests that
+	// hold a slot keep it, and nobody else gets one until enough are given back.
+	Slots int
 
-	// MaxWait is how long a request may wait for a slot. If it would wait for longer,
-	// it is refused on arrival. If it has, it must leave.
-	MaxWait time.Duration
+	// Wait is how long a request may wait for a slot. If it has, it must leave. Zero means
+	// that it is refused at once if no slot is free.
+	Wait time.Duration
 
-	// MaxWaiting is how many requests may wait at once.
-	MaxWaiting int
+	// Queue is how many requests may wait at once.
+	Queue int
+
+	// Share refuses a request on arrival if it would wait for longer than Wait.
+	Share bool
 }
 
 // half is how many slots a key may hold while others wait.
-func (l Limits) half() int { return (l.InFlight + 1) / 2 }
+func (l Limits) half() int { return (l.Slots + 1) / 2 }
 
 // WaitingPerKey is how many requests of one key may wait, at any rank: a tenth, rounded up.
-func (l Limits) WaitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
+func (l Limits) WaitingPerKey() int { return (l.Queue + 9) / 10 }
 
 const (
 	// meanWeight is the weight of a new measurement in the mean.
@@ -171,7 +174,6 @@ type Request struct {
 	// get, by a rule of the caller's.
 	Crowded bool
 
-	seated  bool    // it holds a slot without a turn
 	counted int8    // of found
 	found   [2]*key // what it takes turns by
 	turn    micros
@@ -201,13 +203,13 @@ const (
 	// Waiting requests are in a row until Next returns them, they are displaced or
 	// they leave.
 	Waiting
-	// TooLong means that the predicted wait exceeds MaxWait, or that this is zero.
+	// TooLong means that the predicted wait exceeds Wait, or that this is zero.
 	TooLong
-	// Full means that MaxWaiting requests wait and none of them can give its place to this one,
+	// Full means that Queue requests wait and none of them can give its place to this one,
 	// or that those with the same key hold as many places as they may.
 	Full
 	// Crowded means that Request.Crowded says so, and nothing else would have kept the request
-	// from waiting, or only that MaxWaiting others do.
+	// from waiting, or only that Queue others do.
 	Crowded
 )
 
@@ -249,26 +251,9 @@ func (q *Queue) Arrive(r *Request) (becomes Outcome, displaced *Request) {
 	return becomes, displaced
 }
 
-// Seat gives a slot to a request that takes no turn, if one is free and nobody waits. It reports
-// whether it has.
-func (q *Queue) Seat(r *Request) bool {
-	if q.waiting > 0 || q.running >= q.limits.InFlight {
-		return false
-	}
-	r.seated = true
-	q.count(1)
-	return true
-}
-
-// count counts so many more that run.
-func (q *Queue) count(more int) {
-	q.running += more
-	q.All.Running += more
-}
-
 // judge decides about a request that has just come.
 func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
-	free := q.limits.InFlight - q.running
+	free := q.limits.Slots - q.running
 	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
 		return Served, nil
 	}
@@ -276,20 +261,20 @@ func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 	for _, row := range q.rows[:r.Rank] {
 		ahead += len(row)
 	}
-	mean, slots := q.All.Mean.value(), float64(max(1, q.limits.InFlight))
+	mean, slots := q.All.Mean.value(), float64(max(1, q.limits.Slots))
 	wait := float64(ahead+1) * mean / slots
 	if r.Rank != Member { // then no later than if members take all that they may
 		others := float64(ahead - len(q.rows[Member]))
 		wait = min(wait, (max(0, toOne*mean*others-float64(q.owed))+mean)/slots)
 	}
 	switch {
-	case time.Duration(wait*float64(time.Microsecond)) > q.limits.MaxWait || q.limits.MaxWait == 0:
+	case q.limits.Wait == 0, q.limits.Share && time.Duration(wait*float64(time.Microsecond)) > q.limits.Wait:
 		return TooLong, nil
 	case q.keyFull(r):
 		return Full, nil
 	case r.Crowded:
 		return Crowded, nil
-	case q.All.Waiting >= q.limits.MaxWaiting:
+	case q.All.Waiting >= q.limits.Queue:
 		if displaced = q.last(r); displaced == nil {
 			return Full, nil
 		}
@@ -303,7 +288,7 @@ func (q *Queue) othersWait() bool { return q.waiting > len(q.rows[Member]) }
 // owe adds to what members have had beyond their part of the slot time. What they have
 // had while nobody else waits does not count.
 func (q *Queue) owe(more micros) {
-	q.owed = max(q.owed+more, -toOne*micros(q.All.Mean.value())*micros(q.limits.InFlight))
+	q.owed = max(q.owed+more, -toOne*micros(q.All.Mean.value())*micros(q.limits.Slots))
 	switch {
 	case q.Idle():
 		q.owed = 0
@@ -340,7 +325,7 @@ func (q *Queue) wait(r *Request) {
 // Next gives a free slot to the next request and returns that, or nil if no slot is
 // free or nobody is eligible for it.
 func (q *Queue) Next() *Request {
-	free := q.limits.InFlight - q.running
+	free := q.limits.Slots - q.running
 	if free <= 0 {
 		return nil
 	}
@@ -359,16 +344,9 @@ func (q *Queue) Leave(r *Request) {
 }
 
 // Release gives back the slot that a request holds, and has held for so long. Zero means that it was
-// not served after all: its charge is refunded, and the mean is that of the others, as it is for one
-// without a turn. After it the caller calls Next.
+// not served after all: its charge is refunded, and the mean is that of the others. After it the caller
+// calls Next.
 func (q *Queue) Release(r *Request, held time.Duration) {
-	if r.seated {
-		r.seated = false
-		if q.count(-1); q.Idle() {
-			q.owed = 0
-		}
-		return
-	}
 	actual := microsOf(max(0, held))
 	if held > 0 {
 		q.All.Mean.add(actual)
@@ -379,7 +357,8 @@ func (q *Queue) Release(r *Request, held time.Duration) {
 
 // hold counts a slot that a request gets, by 1, or gives back, by -1.
 func (q *Queue) hold(r *Request, by int) {
-	q.count(by)
+	q.running += by
+	q.All.Running += by
 	if r.ofNetwork() {
 		if q.members == nil {
 			q.members = make(map[netip.Prefix]int)
@@ -506,7 +485,7 @@ func (q *Queue) crowds(r *Request) bool {
 func (q *Queue) keyFull(r *Request) bool {
 	most := q.limits.WaitingPerKey()
 	if r.Rank == First {
-		most = max(most, q.limits.MaxWaiting-q.All.Waiting)
+		most = max(most, q.limits.Queue-q.All.Waiting)
 	}
 	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.waiting >= most })
 }
@@ -535,7 +514,7 @@ func (q *Queue) last(r *Request) *Request {
 	if r.Rank == Member {
 		members++
 	}
-	tooMany := members > q.limits.MaxWaiting-q.limits.MaxWaiting/10
+	tooMany := members > q.limits.Queue-q.limits.Queue/10
 	if tooMany {
 		rows = rows[:Member+1]
 	}

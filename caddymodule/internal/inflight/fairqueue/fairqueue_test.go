@@ -18,7 +18,7 @@ func (o Outcome) String() string {
 // newQueue returns a queue whose row is long and whose waits are.
 func newQueue(inFlight int) *Queue {
 	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{InFlight: inFlight, MaxWait: time.Hour, MaxWaiting: 1000})
+	q.SetLimits(Limits{Share: true, Slots: inFlight, Wait: time.Hour, Queue: 1000})
 	return q
 }
 
@@ -203,7 +203,7 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 
 func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{InFlight: 2, MaxWait: 5 * time.Second, MaxWaiting: 200})
+	q.SetLimits(Limits{Share: true, Slots: 2, Wait: 5 * time.Second, Queue: 200})
 	come(t, q, Served, First, "a")
 	come(t, q, Served, First, "b")
 	for i := range 10 { // 10 x 1 s / 2
@@ -216,7 +216,7 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 
 func TestAFullRowRefusesTheLast(t *testing.T) {
 	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
+	q.SetLimits(Limits{Share: true, Slots: 1, Wait: time.Hour, Queue: 3})
 	come(t, q, Served, First, "a")
 	come(t, q, Waiting, Returned, "b")
 	last := come(t, q, Waiting, First, "c")
@@ -232,7 +232,7 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 // Else there would be nobody whom they could leave a tenth of the slot time.
 func TestMembersLeaveATenthOfAFullRowToOthers(t *testing.T) {
 	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 10})
+	q.SetLimits(Limits{Share: true, Slots: 1, Wait: time.Hour, Queue: 10})
 	come(t, q, Served, First, "a")
 	for i := range 10 {
 		come(t, q, Waiting, Member, strconv.Itoa(i))
@@ -244,11 +244,11 @@ func TestMembersLeaveATenthOfAFullRowToOthers(t *testing.T) {
 }
 
 func TestAnIdleQueueOwesNobody(t *testing.T) {
-	q, seated := newQueue(2), new(Request)
-	check.Assume(t, q.Seat(seated), "got no seat, want one")
+	q := newQueue(2)
+	last := come(t, q, Served, First)
 	q.Release(come(t, q, Served, First, "a"), time.Hour)
 	check.Assume(t, q.owed < 0 && q.All.Mean.Duration() > time.Second, "got %d owed, want less than none while one runs", q.owed)
-	q.Release(seated, 0)
+	q.Release(last, 0)
 	check.That(t, q.owed == 0 && q.Idle(), "got %d owed after the last one, want none", q.owed)
 }
 

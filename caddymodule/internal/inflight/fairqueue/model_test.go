@@ -61,7 +61,7 @@ func (m *model) running() int {
 func (m *model) capped(r *modelled) bool {
 	for _, key := range r.keys {
 		held := m.count(func(o *modelled) bool { return o.serving && slices.Contains(o.keys, key) })
-		if float64(held) >= float64(m.limits.InFlight)/2 {
+		if float64(held) >= float64(m.limits.Slots)/2 {
 			return true
 		}
 	}
@@ -73,7 +73,7 @@ func (m *model) crowds(r *modelled) bool {
 	held := m.count(func(o *modelled) bool {
 		return o.serving && o.rank == Member && o.request.Network == r.request.Network
 	})
-	return r.rank == Member && r.request.Network != netip.Prefix{} && float64(held) >= float64(m.limits.InFlight)/2
+	return r.rank == Member && r.request.Network != netip.Prefix{} && float64(held) >= float64(m.limits.Slots)/2
 }
 
 // row returns those who wait, in order.
@@ -92,7 +92,7 @@ func (m *model) row() (row []*modelled) {
 // next returns who gets a free slot: the first that is not capped, otherwise the
 // first, unless the slot is the last free one.
 func (m *model) next(row []*modelled) *modelled {
-	free := m.limits.InFlight - m.running()
+	free := m.limits.Slots - m.running()
 	if free <= 0 || len(row) == 0 {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (m *model) serve(r *modelled) {
 
 // owe adds to what members have had beyond nine times what others have.
 func (m *model) owe(more int64) {
-	m.owed = max(m.owed+more, -9*int64(m.mean)*int64(m.limits.InFlight))
+	m.owed = max(m.owed+more, -9*int64(m.mean)*int64(m.limits.Slots))
 	if m.count(func(r *modelled) bool { return !r.serving && r.rank != Member }) == 0 {
 		m.owed = min(m.owed, 0)
 	}
@@ -176,7 +176,7 @@ func (m *model) arrive(request *Request) (becomes Outcome, displaced *Request) {
 	if ahead < 0 {
 		ahead = len(row)
 	}
-	slots := float64(max(1, m.limits.InFlight))
+	slots := float64(max(1, m.limits.Slots))
 	predicted := float64(ahead+1) * m.mean / slots
 	if r.rank != Member {
 		members := 0
@@ -188,22 +188,22 @@ func (m *model) arrive(request *Request) (becomes Outcome, displaced *Request) {
 		owing := max(0, 9*m.mean*float64(ahead-members)-float64(m.owed))
 		predicted = min(predicted, (owing+m.mean)/slots)
 	}
-	if time.Duration(predicted*1000) > m.limits.MaxWait || m.limits.MaxWait == 0 {
+	if time.Duration(predicted*1000) > m.limits.Wait || m.limits.Wait == 0 {
 		return TooLong, nil
 	}
 	for _, key := range r.keys {
 		waiting := m.count(func(o *modelled) bool { return !o.serving && slices.Contains(o.keys, key) })
-		if 10*waiting >= m.limits.MaxWaiting && (r.rank != First || waiting >= m.limits.MaxWaiting-len(row)) {
+		if 10*waiting >= m.limits.Queue && (r.rank != First || waiting >= m.limits.Queue-len(row)) {
 			return Full, nil
 		}
 	}
 	if request.Crowded {
 		return Crowded, nil
 	}
-	if len(row) >= m.limits.MaxWaiting {
+	if len(row) >= m.limits.Queue {
 		full := slices.Insert(slices.Clone(row), ahead, r)
 		members := slices.IndexFunc(append(full, &modelled{rank: Ranks}), func(o *modelled) bool { return o.rank != Member })
-		if members > m.limits.MaxWaiting-m.limits.MaxWaiting/10 {
+		if members > m.limits.Queue-m.limits.Queue/10 {
 			full = full[:members]
 		}
 		last := full[len(full)-1]
@@ -330,7 +330,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 			p.t.Fatalf("turn %d was served before %d", served.turn, o.turn)
 		}
 	}
-	check.Assume(p.t, p.model.running() < p.model.limits.InFlight, "a slot was given twice")
+	check.Assume(p.t, p.model.running() < p.model.limits.Slots, "a slot was given twice")
 }
 
 // check compares all that the queue keeps with the model, and looks at the
@@ -366,8 +366,8 @@ func (p *pair) finish() {
 				p.release(m.request, time.Second)
 			}
 		}
-		if p.model.limits.InFlight == 0 {
-			p.limit(Limits{InFlight: 1})
+		if p.model.limits.Slots == 0 {
+			p.limit(Limits{Share: true, Slots: 1})
 		}
 	}
 	if q := &p.queue; q.running != 0 || q.waiting != 0 || len(q.keys) != 0 || !q.Idle() {
@@ -377,7 +377,7 @@ func (p *pair) finish() {
 
 // operate does what the bytes say.
 func (p *pair) operate(bytes []byte) {
-	p.limit(Limits{InFlight: 3, MaxWait: 10 * time.Second, MaxWaiting: 30})
+	p.limit(Limits{Share: true, Slots: 3, Wait: 10 * time.Second, Queue: 30})
 	for ; len(bytes) >= 4; bytes = bytes[4:] {
 		op, a, b := bytes[0], bytes[1], bytes[2]
 		held := time.Duration(binary.BigEndian.Uint16(bytes[2:])) * 100 * time.Microsecond
@@ -417,7 +417,7 @@ func (p *pair) operate(bytes []byte) {
 				p.release(r, held)
 			}
 		default:
-			p.limit(Limits{InFlight: int(a % 9), MaxWait: time.Duration(b%16) * time.Second, MaxWaiting: int(bytes[3] % 64)})
+			p.limit(Limits{Share: true, Slots: int(a % 9), Wait: time.Duration(b%16) * time.Second, Queue: int(bytes[3] % 64)})
 		}
 	}
 	p.finish()

@@ -19,7 +19,6 @@ package gate
 import (
 	"cmp"
 	"context"
-	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -28,31 +27,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 )
 
-// Limits are those of a gate in one config.
-type Limits struct {
-	// Slots is how many requests of a key are served at once. It is at least 1.
-	Slots int
-
-	// Wait is how long a request may wait for a slot. Zero means that it is refused at once if
-	// none is free.
-	Wait time.Duration
-
-	// Queue is how many requests of all keys may wait at once.
-	Queue int
-
-	// Share lets clients take turns, as package fairqueue says. Otherwise the first to arrive
-	// is the first to be served.
-	Share bool
-}
-
-// turns are the limits for the queue of a key. Without share, nobody is refused by a prediction.
-func (l Limits) turns() fairqueue.Limits {
-	t := fairqueue.Limits{InFlight: l.Slots, MaxWait: l.Wait, MaxWaiting: l.Queue}
-	if !l.Share && l.Wait > 0 {
-		t.MaxWait = math.MaxInt64
-	}
-	return t
-}
+// Limits are those of a gate in one config: Slots are those of each key, Queue is for requests of
+// all keys. Without Share the first to arrive is the first to be served.
+type Limits = fairqueue.Limits
 
 // A Request is one that wants a slot.
 type Request struct {
@@ -178,11 +155,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.state(s.Key)
-	k.slots.SetLimits(l.turns())
-	if !l.Share && k.slots.Seat(&s.turn) {
-		s.key = k
-		return fairqueue.Served
-	}
+	k.slots.SetLimits(l)
 	defer g.advance(k) // the request may have brought more slots
 	if l.Share {
 		s.since = time.Now()
@@ -222,7 +195,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
 	most := l.Queue - g.all.Waiting
 	if l.Share {
-		most = max(most, l.turns().WaitingPerKey())
+		most = max(most, l.WaitingPerKey())
 	}
 	return len(g.clients[client]) >= most
 }
@@ -331,7 +304,7 @@ func (g *Gate) SetLimits(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range g.keys {
-		k.slots.SetLimits(l.turns())
+		k.slots.SetLimits(l)
 		g.advance(k)
 	}
 }

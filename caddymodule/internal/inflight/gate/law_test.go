@@ -48,7 +48,7 @@ func (s *schedule) run() {
 func byTurns(l Limits, all []swarmed) []Result {
 	var plan schedule
 	queue, fates := &fairqueue.Queue{All: new(fairqueue.Common)}, make([]Result, len(all))
-	queue.SetLimits(l.turns())
+	queue.SetLimits(l)
 	waits := make([]bool, len(all))
 	end := func(i int, why Why, now time.Duration) {
 		fates[i].Why, fates[i].Waited, waits[i] = why, now-all[i].at, false
