@@ -76,17 +76,11 @@ type Result struct {
 // ready for use. It is safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
-	keys    map[string]*keyState
-	all     fairqueue.Common         // of all keys. Only requests with share count in the mean.
-	clients map[netip.Prefix][]*Slot // who waits, in the order of arrival
-	places  uint64                   // how many were ever taken
-	watched map[string]int           // requests in shadow, by key
-}
-
-// A keyState is the slots of a key. It exists while the key has requests, and always for "".
-type keyState struct {
-	name  string
-	slots fairqueue.Queue // and who waits for one
+	keys    map[string]*fairqueue.Queue // while they have requests, and "" always
+	all     fairqueue.Common            // of all keys. Only requests with share count in the mean.
+	clients map[netip.Prefix][]*Slot    // who waits, in the order of arrival
+	places  uint64                      // how many were ever taken
+	watched map[string]int              // requests in shadow, by key
 }
 
 // A Slot is the right of one request to have the upstream work on it. Its Request is set before
@@ -95,7 +89,7 @@ type Slot struct {
 	Request
 
 	gate  *Gate
-	key   *keyState // while it waits for a slot or holds one
+	queue *fairqueue.Queue // while it waits for a slot or holds one
 	turn  fairqueue.Request
 	since time.Time // it is held; with share
 
@@ -154,9 +148,9 @@ func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.D
 func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := g.state(s.Key)
-	k.slots.SetLimits(l)
-	defer g.advance(k) // the request may have brought more slots
+	q := g.queue(s.Key)
+	q.SetLimits(l)
+	defer g.advance(s.Key, q) // the request may have brought more slots
 	if l.Share {
 		s.since = time.Now()
 	}
@@ -164,7 +158,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 		s.client = s.From.Client()
 		s.turn.Crowded = g.crowded(s.client, l)
 	}
-	becomes, displaced := k.slots.Arrive(&s.turn)
+	becomes, displaced := q.Arrive(&s.turn)
 	var last *Slot
 	switch {
 	case g.all.Waiting > l.Queue: // it is shorter than before
@@ -174,18 +168,19 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 		last = g.heaviest(s.client)
 	}
 	if last != nil {
-		g.leave(last, QueueFull, k)
+		defer g.advance(last.Key, last.queue)
+		g.leave(last, QueueFull)
 		s.turn.Crowded = false
-		becomes, displaced = k.slots.Arrive(&s.turn)
+		becomes, displaced = q.Arrive(&s.turn)
 	}
 	if displaced != nil {
 		g.end(displaced.Owner.(*Slot), QueueFull)
 	}
 	switch becomes {
 	case fairqueue.Served:
-		s.key = k
+		s.queue = q
 	case fairqueue.Waiting:
-		s.key = k
+		s.queue = q
 		g.place(s)
 	}
 	return becomes
@@ -244,19 +239,15 @@ func (g *Gate) end(s *Slot, why Why) {
 		g.clients[s.client] = waiting
 	}
 	if s.place, s.why = 0, why; why != Admitted {
-		s.key = nil
+		s.queue = nil
 	}
 	close(s.done)
 }
 
-// leave lets a request give its place up. It forgets the request's key after its last one, unless
-// the caller goes on with that.
-func (g *Gate) leave(s *Slot, why Why, goesOn *keyState) {
-	k := s.key
-	k.slots.Leave(&s.turn)
-	if g.end(s, why); k != goesOn {
-		g.advance(k)
-	}
+// leave lets a request give its place up. After it, the caller advances the request's key.
+func (g *Gate) leave(s *Slot, why Why) {
+	s.queue.Leave(&s.turn)
+	g.end(s, why)
 }
 
 // stop ends a wait if it is not over, and returns how it has ended.
@@ -264,7 +255,8 @@ func (g *Gate) stop(s *Slot, why Why) Why {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s.place > 0 {
-		g.leave(s, why, nil)
+		defer g.advance(s.Key, s.queue)
+		g.leave(s, why)
 	}
 	return s.why
 }
@@ -280,11 +272,11 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := s.key
-	if k == nil || s.place > 0 {
+	q := s.queue
+	if q == nil || s.place > 0 {
 		return 0
 	}
-	s.key = nil
+	s.queue = nil
 	if !s.since.IsZero() {
 		held = max(1, time.Since(s.since))
 	}
@@ -292,9 +284,8 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 	if !served {
 		counts = 0
 	}
-	if k.slots.Release(&s.turn, counts); k.slots.Len() > 0 || k.name != "" {
-		g.advance(k)
-	}
+	q.Release(&s.turn, counts)
+	g.advance(s.Key, q)
 	return held
 }
 
@@ -303,38 +294,37 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 func (g *Gate) SetLimits(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, k := range g.keys {
-		k.slots.SetLimits(l)
-		g.advance(k)
+	for key, q := range g.keys {
+		q.SetLimits(l)
+		g.advance(key, q)
 	}
 }
 
-// state finds or makes the state of a key.
-func (g *Gate) state(key string) *keyState {
-	k := g.keys[key]
-	if k == nil {
+// queue finds or makes that of a key.
+func (g *Gate) queue(key string) *fairqueue.Queue {
+	q := g.keys[key]
+	if q == nil {
 		if g.keys == nil {
-			g.keys = make(map[string]*keyState)
+			g.keys = make(map[string]*fairqueue.Queue)
 		}
-		k = &keyState{name: key, slots: fairqueue.Queue{All: &g.all}}
-		g.keys[key] = k
+		q = &fairqueue.Queue{All: &g.all}
+		g.keys[key] = q
 	}
-	return k
+	return q
 }
 
 // advance gives free slots of a key to those whose turn it is, and forgets the key after its last
-// request. It is called after each change, but where nobody waits for the slots of all, whose key is
-// kept.
-func (g *Gate) advance(k *keyState) {
-	for r := k.slots.Next(); r != nil; r = k.slots.Next() {
+// request. It is called after each change.
+func (g *Gate) advance(key string, q *fairqueue.Queue) {
+	for r := q.Next(); r != nil; r = q.Next() {
 		s := r.Owner.(*Slot)
 		if !s.since.IsZero() {
 			s.since = time.Now()
 		}
 		g.end(s, Admitted)
 	}
-	if k.name != "" && k.slots.Idle() {
-		delete(g.keys, k.name)
+	if key != "" && q.Idle() {
+		delete(g.keys, key)
 	}
 }
 

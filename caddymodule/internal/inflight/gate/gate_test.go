@@ -118,7 +118,7 @@ func (g *Gate) counts() (waiting, served, keys int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range g.keys {
-		keys += k.slots.Keys()
+		keys += k.Keys()
 	}
 	return g.all.Waiting, g.all.Running, keys
 }
@@ -130,8 +130,8 @@ func wantSums(t *testing.T, g *Gate) {
 	defer g.mu.Unlock()
 	running, inRows, places := 0, 0, 0
 	for _, k := range g.keys {
-		running += k.slots.Running()
-		inRows += k.slots.Len()
+		running += k.Running()
+		inRows += k.Len()
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
