@@ -174,16 +174,13 @@ type Request struct {
 	// get, by a rule of the caller's.
 	Crowded bool
 
-	counted int8    // of found
-	found   [2]*key // what it takes turns by
+	found   []*key  // what it takes turns by, from when it has come
+	room    [2]*key // of found
 	turn    micros
 	charge  micros
 	tenth   micros // what counts of it for the others' tenth
 	arrival uint64 // breaks ties
 }
-
-// keys are what a request takes turns by, from when it has come.
-func (r *Request) keys() []*key { return r.found[:r.counted] }
 
 // A key is what a client takes turns by.
 type key struct {
@@ -282,9 +279,6 @@ func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 	return Waiting, displaced
 }
 
-// othersWait reports whether anybody waits but members.
-func (q *Queue) othersWait() bool { return q.waiting > len(q.rows[Member]) }
-
 // owe adds to what members have had beyond their part of the slot time. What they have
 // had while nobody else waits does not count.
 func (q *Queue) owe(more micros) {
@@ -292,7 +286,7 @@ func (q *Queue) owe(more micros) {
 	switch {
 	case q.Idle():
 		q.owed = 0
-	case !q.othersWait():
+	case q.waiting == len(q.rows[Member]): // no others wait
 		q.owed = min(q.owed, 0)
 	}
 }
@@ -300,7 +294,7 @@ func (q *Queue) owe(more micros) {
 // settle replaces the charge of a request that is done, and what counts for the others'
 // tenth, by what it has used.
 func (q *Queue) settle(r *Request, actual micros) {
-	for _, k := range r.keys() {
+	for _, k := range r.found {
 		k.used[r.Rank] += actual - r.charge
 	}
 	q.exit(r)
@@ -317,7 +311,7 @@ func (q *Queue) wait(r *Request) {
 	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], q.place(r), r)
 	q.waiting++
 	q.All.Waiting++
-	for _, k := range r.keys() {
+	for _, k := range r.found {
 		k.waiting++
 	}
 }
@@ -367,7 +361,7 @@ func (q *Queue) hold(r *Request, by int) {
 			delete(q.members, r.Network)
 		}
 	}
-	for _, k := range r.keys() {
+	for _, k := range r.found {
 		k.held += by
 	}
 }
@@ -376,7 +370,7 @@ func (q *Queue) hold(r *Request, by int) {
 func (q *Queue) enter(r *Request) {
 	q.arrivals++
 	r.arrival, r.turn, r.charge = q.arrivals, q.virtual[r.Rank], 0
-	r.counted = 0
+	r.found = r.room[:0]
 	for i, name := range r.Keys {
 		if name == "" || i > 0 && name == r.Keys[0] {
 			continue
@@ -393,27 +387,26 @@ func (q *Queue) enter(r *Request) {
 			k.used[r.Rank] = 0
 		}
 		k.requests[r.Rank]++
-		r.found[r.counted] = k
-		r.counted++
+		r.found = append(r.found, k)
 		r.turn = max(r.turn, k.used[r.Rank])
 	}
 }
 
 // exit forgets the keys of a request that have no other one.
 func (q *Queue) exit(r *Request) {
-	for _, k := range r.keys() {
+	for _, k := range r.found {
 		k.requests[r.Rank]--
 		if k.requests == [Ranks]int{} {
 			delete(q.keys, k.name)
 		}
 	}
-	r.counted = 0
+	r.found = nil
 }
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
 	r.charge = micros(q.All.Mean.value())
-	for _, k := range r.keys() {
+	for _, k := range r.found {
 		k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
 	}
 }
@@ -472,7 +465,7 @@ func (q *Queue) eligible(free int) *Request {
 // capped reports whether a key of the request holds half the slots.
 func (q *Queue) capped(r *Request) bool {
 	half := q.limits.half()
-	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.held >= half })
+	return slices.ContainsFunc(r.found, func(k *key) bool { return k.held >= half })
 }
 
 // crowds reports whether the request is a member's whose network holds half the slots: a
@@ -487,7 +480,7 @@ func (q *Queue) keyFull(r *Request) bool {
 	if r.Rank == First {
 		most = max(most, q.limits.Queue-q.All.Waiting)
 	}
-	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.waiting >= most })
+	return slices.ContainsFunc(r.found, func(k *key) bool { return k.waiting >= most })
 }
 
 // place returns the index of a request in its row.
@@ -502,7 +495,7 @@ func (q *Queue) remove(r *Request) {
 	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
 	q.waiting--
 	q.All.Waiting--
-	for _, k := range r.keys() {
+	for _, k := range r.found {
 		k.waiting--
 	}
 }
