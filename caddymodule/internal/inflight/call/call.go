@@ -75,22 +75,19 @@ type Call struct {
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
 // response. Within another call, only that one is patient. It returns the handler's error when
 // all is sent, and panics as the handler does. It panics with [http.ErrAbortHandler] if a client
-// that is still there could not be sent all of it.
-func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller, within bool) error {
+// that is still there could not be sent all of it. A handler that has written nothing answers
+// with 200.
+//
+// The handler gets a request of its own, which lies in the Call, so that it is one allocation with
+// that. Goroutines of an upstream's client may read it after the handler has returned.
+func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller, within bool) (err error) {
 	c.Watch(w, r)
 	c.context.client, c.context.call, c.context.ends, c.by = r.Context(), c, within, by
-	defer c.finish()
-	return c.serve(r, next)
-}
-
-// serve hands on a request of its own, which lies in the Call, so that it is one allocation with
-// that. Goroutines of an upstream's client may read it after the handler has returned. A handler
-// that has written nothing answers with 200.
-func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	c.request = *r.WithContext(&c.context)
 	if r.Method == http.MethodConnect {
 		c.request.Body = tunnelBody{r.Body, c}
 	}
+	defer c.finish()
 	defer func() {
 		c.context.end()
 		if c.returned && c.Status == 0 {
@@ -456,10 +453,8 @@ func (s *sender) write(p []byte) (int, error) {
 func (s *sender) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.call.lost.Load() {
-		s.flushes = true
-		s.start()
-	}
+	s.flushes = true
+	s.start()
 }
 
 // start starts the goroutine, unless it runs. The caller holds the lock.
