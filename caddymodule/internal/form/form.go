@@ -66,7 +66,7 @@ const (
 	mostLevels   = 512
 	longestName  = 1 << 10
 	longestValue = 4 << 10
-	mostWanted   = 63 // one bit each, and one for the word ENTITY
+	mostWanted   = 63 // one bit each, and one for what hides names in XML
 )
 
 // A Plan is what is wanted of requests. It is made while a config is loaded; after that,
@@ -165,6 +165,7 @@ func (p *Plan) add(w wanted) (i int, found bool, err error) {
 	if len(p.wanted) == 0 {
 		p.seed = maphash.MakeSeed()
 		p.words.add(mostWanted, []byte("entity"))
+		p.words.add(mostWanted, []byte("attlist"))
 	}
 	p.wanted = append(p.wanted, w)
 	return len(p.wanted) - 1, false, nil
@@ -323,7 +324,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		if !form {
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
-		words := r.plan.fields | entity
+		words := r.plan.fields | hiding
 		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: form && start[0] != '<'})
 	}
 	for r.unclear != r.plan.all() {

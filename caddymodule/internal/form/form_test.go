@@ -219,6 +219,7 @@ func TestField(t *testing.T) {
 		{"MessagePack", "application/msgpack", "\x81\xa3log\xa1a", "unclear"},
 		{"CSV", "text/csv", "log,pwd\na,b\n", "unclear"},
 		{"CBOR in pieces", "application/cbor", "\xa1\x7f\x61l\x62og\xff\x61a", "unclear"},
+		{"XML with default attributes", "text/xml", `<!DOCTYPE x [<!ATTLIST x log CDATA "a">]><x/>`, "unclear"},
 		{"HTML", "text/html", "<!doctype html><p>entity", "absent"},
 		{"a photo", "image/jpeg", "\xff\xd8\xff\xe0\x00\x10JFIF<lo>\xfflog \"log", "absent"},
 		{"another multipart", "multipart/mixed; boundary=x", part(logPart), "unclear"},

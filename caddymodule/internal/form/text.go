@@ -14,7 +14,7 @@ type text struct {
 	noPairs bool   // = ends no name: the body is read as pairs, too
 }
 
-const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
+const hiding = 1 << mostWanted // ENTITY and ATTLIST: XML may hide names in entities, and have attributes by default
 
 // kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
 var kinds = func() (table [256]byte) {
@@ -58,9 +58,9 @@ func (t *text) delimiter(c byte) {
 	if t.at.length > 0 || t.at.alive == 0 {
 		t.last = t.r.plan.words.at(t.at)
 		if opened == '<' || opened == '"' && c == '"' {
-			t.r.unclear |= t.last &^ entity
+			t.r.unclear |= t.last &^ hiding
 		}
-		if opened == '!' && t.last&entity != 0 {
+		if opened == '!' && t.last&hiding != 0 {
 			t.r.unclear = t.r.plan.all()
 		}
 	}
@@ -68,7 +68,7 @@ func (t *text) delimiter(c byte) {
 	switch c {
 	case '=':
 		if !t.noPairs {
-			t.r.unclear |= t.last &^ entity
+			t.r.unclear |= t.last &^ hiding
 		}
 		t.last = 0
 	case ' ', '\t', '\r', '\n', ']':
@@ -90,6 +90,6 @@ func (t *text) delimiter(c byte) {
 }
 
 // short returns the fields whose last keys are that short.
-func (p *Plan) short() uint64 { return p.words.ends[1] | p.words.ends[2] } // ENTITY is longer
+func (p *Plan) short() uint64 { return p.words.ends[1] | p.words.ends[2] } // those of XML are longer
 
 func (t *text) end() { t.delimiter(0) }
