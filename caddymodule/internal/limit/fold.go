@@ -18,10 +18,12 @@ type foldFunc func(name string) string
 // oddName is what all names that nobody types fold to. No other name folds to it.
 const oddName = "\x00"
 
-// trimBlanks trims what some application's trim takes for blank: also control bytes in Java, and byte
-// order marks in JavaScript.
+// trimBlanks trims what nobody sees, as Laravel does, since some application takes it for blank. The last
+// two are symbols to Unicode.
 func trimBlanks(name string) string {
-	return strings.TrimFunc(name, func(r rune) bool { return r <= ' ' || r == '\ufeff' || unicode.IsSpace(r) })
+	return strings.TrimFunc(name, func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' || r == '\U0001d159'
+	})
 }
 
 // foldPlain makes a name lower case, without the blanks around it, and writes each letter in one form
