@@ -394,29 +394,10 @@ func ignoreEOF(err error) error {
 var ebcdic = []byte("\x4c\x6f\xa7\x94")
 
 // hasASCII reports whether a Content-Type or XML declaration, in lower case, names no
-// charset in which ASCII is something else.
+// charset, or one and that is a superset of ASCII.
 func hasASCII(text []byte) bool {
-	for _, word := range []string{"charset", "encoding"} {
-		for rest := text; ; {
-			_, after, found := bytes.Cut(rest, []byte(word))
-			if !found {
-				break
-			}
-			name, told := bytes.CutPrefix(bytes.TrimLeft(after, " \t\r\n"), []byte("="))
-			name = bytes.TrimLeft(name, " \t\r\n\"'")
-			if end := bytes.IndexAny(name, " \t\r\n\"';?"); end >= 0 {
-				name = name[:end]
-			}
-			if !told || !asciiLike(name) {
-				return false
-			}
-			rest = after
-		}
-	}
-	return true
+	named := bytes.Count(text, []byte("charset")) + bytes.Count(text, []byte("encoding"))
+	return named == 0 || named == 1 && superset.Match(text)
 }
 
-func asciiLike(charset []byte) bool {
-	return slices.Contains([]string{"utf-8", "utf8", "us-ascii"}, string(charset)) ||
-		bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
-}
+var superset = regexp.MustCompile(`(?:charset|encoding)\s*=\s*["']?(?:utf-?8|us-ascii|iso-8859-\d+|windows-125\d)(?:["';?\s]|$)`)
