@@ -302,7 +302,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		return err
 	}
 	var parsers []parser
-	json := strings.Contains(media, "json") || jsonStart.Match(start) || gsonStart.Match(start) && (len(start) == in.Size() || bytes.IndexByte(start, '{') >= 0)
+	first := start[len(comments.Find(start)):]
+	json := strings.Contains(media, "json") || len(first) > 0 && (first[0] == '{' || first[0] == '[' && start[0] != '#') || len(first) == 0 && len(start) == in.Size()
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
@@ -345,13 +346,9 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 // other ways.
 var otherNames = regexp.MustCompile(`yaml|toml|msgpack|cbor|smile|bson|csv`)
 
-// jsonStart is how JSON begins, for Ruby also after comments. One may be longer than what is seen of it.
-var jsonStart = regexp.MustCompile(`^(?:` + before + `)*(?:[{[]|` + cutOff + `)`)
-
-// gsonStart is what Gson skips, too. Honest text begins so, but without an object.
-var gsonStart = regexp.MustCompile(`^(?:` + before + `|#.*[\r\n]|\)\]\}'\n)*(?:\{|#.*$|[)\]}']{1,4}$|` + cutOff + `)`)
-
-const before, cutOff = `\s|/\*(?:[^*]|\*+[^*/])*\*+/|//.*[\r\n]`, `/?$|//.*$|/\*(?:[^*]|\*+[^*/])*\**$`
+// comments are what some readers skip before JSON, as far as they are seen: Ruby's and Gson. After those with #,
+// honest text may begin with a [.
+var comments = regexp.MustCompile(`^(?:\s|/(?:\*(?s:.*?)(?:\*/|$)|/[^\r\n]*|$)|#[^\r\n]*|\)(?:\]|$)(?:\}|$)(?:'|$)(?:\n|$))*`)
 
 // A parser reads a body piece by piece. It keeps nothing of data.
 type parser interface {
