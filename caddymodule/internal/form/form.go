@@ -191,7 +191,6 @@ type Reading struct {
 
 	keys  [][]byte // of the name at hand
 	value []byte   // of the part at hand
-	lower []byte   // its header
 	room  [longestHead]byte
 }
 
@@ -397,4 +396,6 @@ func hasASCII(text []byte) bool {
 	return named == 0 || named == 1 && superset.Match(text)
 }
 
-var superset = regexp.MustCompile(`(?:charset|encoding)\s*=\s*["']?(?:utf-?8|us-ascii|iso-8859-\d+|windows-125\d)(?:["';?\s]|$)`)
+const charsets = `(?:utf-?8|us-ascii|iso-8859-\d+|windows-125\d)`
+
+var superset = regexp.MustCompile(`(?:charset|encoding)\s*=\s*["']?` + charsets + `(?:["';?\s]|$)`)

@@ -14,13 +14,11 @@ import (
 //     most charset=utf-8 beside it.
 //   - The boundary stands nowhere but in its own lines, which end in CRLF. Nothing comes
 //     before the first or after the last of them.
-//   - The header of a part has up to 1400 bytes in whole lines, and one
-//     Content-Disposition: form-data; name=..., then filename=... and filename*=..., if it
-//     is a file. Names are in double quotes or words, without percent signs, encoded words
-//     and backslashes; a filename may have these. "name=" stands nowhere else.
-//   - Its Content-Transfer-Encoding is binary, 8bit, 8-bit or 7bit, and its Content-Type neither
-//     multipart nor in a charset that is no superset of ASCII. It has no Content-Encoding, and its name
-//     is not _charset_. The value of one of JSON is a text without escapes.
+//   - The header of a part has up to 1400 bytes and no lines but Content-Disposition: form-data;
+//     name=..., with filename=... and filename*=... if it is a file, Content-Type with a charset that is a
+//     superset of ASCII or none, Content-Length, and Content-Transfer-Encoding: binary, 8bit or 7bit.
+//   - Names are in double quotes or words, without percent signs and backslashes; a filename may have
+//     these. No name holds another, or is _charset_. The value of a part of JSON is a text without escapes.
 
 // partsType is the Content-Type.
 var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=-]{1,70})|"([0-9A-Za-z'()+_./:=-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
@@ -75,12 +73,13 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	if end < 0 {
 		return unlessFailed(err)
 	}
-	name, file := r.partName(head[:end])
-	if len(name) == 0 {
+	found := plainHead.FindSubmatchIndex(head[:end])
+	if found == nil || oddName.Match(head[found[2]:found[3]]) || found[6] >= 0 && oddName.Match(head[found[6]:found[7]]) {
 		return errUnclear
 	}
+	name, file := bytes.Trim(head[found[2]:found[3]], `"`), found[4] < found[5]
 	is := r.name(name, r.plan.all(), false, false)
-	parsed := parsedType.Match(r.lower)
+	parsed := parsedType.Match(head[:end])
 	if parsed {
 		letters, _ := appendLetters(r.room[:0], name)
 		within, _ := r.plan.names.walk(place{alive: r.plan.fields &^ is}, letters)
@@ -125,79 +124,21 @@ func (r *Reading) keep(is uint64, data []byte) {
 	}
 }
 
-// partName returns the name that a part has by its header, or nil if it is not plain, and
-// whether the part is a file.
-func (r *Reading) partName(head []byte) (name []byte, file bool) {
-	r.lower = r.lower[:0]
-	for _, c := range head {
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
-		}
-		r.lower = append(r.lower, c)
-	}
-	names := 0
-	for from := 0; from <= len(head); {
-		end := bytes.Index(head[from:], []byte("\r\n"))
-		if end < 0 {
-			end = len(head) - from
-		}
-		line, lower := head[from:from+end], r.lower[from:from+end]
-		from += end + 2
-		colon := bytes.IndexByte(line, ':')
-		if colon < 0 || hasControl(line) || !wholeWord.Match(line[:colon]) {
-			return nil, false
-		}
-		value, lower := bytes.TrimLeft(line[colon+1:], " "), bytes.TrimLeft(lower[colon+1:], " ")
-		switch {
-		case bytes.EqualFold(line[:colon], []byte("content-disposition")):
-			if name, names = fieldName(value); name == nil {
-				return nil, false
-			}
-		case bytes.EqualFold(line[:colon], []byte("content-transfer-encoding")):
-			switch string(lower) {
-			case "binary", "8bit", "8-bit", "7bit":
-			default:
-				return nil, false
-			}
-		case bytes.EqualFold(line[:colon], []byte("content-encoding")), // which aiohttp used to decode
-			bytes.HasPrefix(lower, []byte("multipart")) || !hasASCII(lower):
-			return nil, false
-		}
-	}
-	// Some readers look for these in the whole header.
-	if bytes.Count(r.lower, []byte("content-disposition")) != 1 || bytes.Count(r.lower, []byte("name="))+bytes.Count(r.lower, []byte("name*")) != names {
-		return nil, false
-	}
-	return name, names > 1
-}
-
 const word = `[0-9A-Za-z_.%+!~-]+`
 
+// otherLine is a line of a part's header beside Content-Disposition. aiohttp used to decode a Content-Encoding.
+const otherLine = `(?i:content-length: *[0-9]+|content-transfer-encoding: *(?:binary|8-?bit|7bit)|content-type: *` +
+	`(?:application|audio|chemical|font|image|message|model|text|video|x-[a-z]+)/[0-9a-z_.*+-]+(?: *; *(?:charset="?` + charsets + `"?|codecs="?[0-9a-z., +-]+"?))*)`
+
 var (
-	wholeWord = regexp.MustCompile(`^` + word + `$`)
+	// plainHead is the header of a part, with the names of a field and of its file.
+	plainHead = regexp.MustCompile(`^(?:` + otherLine + `\r\n)*(?i:content-disposition): *form-data; *name=("[^"%\\[:cntrl:]]+"|[0-9A-Za-z_.+!~-]+)` +
+		`((?:; *filename=(?:"((?:[^"[:cntrl:]]*[^"\\[:cntrl:]])?)"|` + word + `))?(?:; *filename\*=(?:utf-8|UTF-8)''` + word + `)?)(?:\r\n` + otherLine + `)*$`)
+	// oddName has another name, for readers that look for one in the whole header or decode words, or is that of
+	// the part in which Jetty reads the charset of all.
+	oddName = regexp.MustCompile(`(?i)name *[*=]|content-disposition|=\?|^"?_charset_"?$`)
 	// parsedType is that of parts which Fastify and hapi parse.
-	parsedType = regexp.MustCompile(`content-type:.*(?:json|urlencoded)`)
+	parsedType = regexp.MustCompile(`(?i)content-type:.*(?:json|urlencoded)`)
 	// plainText is the same in JSON, but for the quotes around it.
 	plainText = regexp.MustCompile(`^(?:"[^"\\\x00-\x1f]*"|[A-Za-z][^"\\\x00-\x20]*|[1-9][0-9]{0,14})$`)
-	// disposition is a Content-Disposition, with the names of a field and of its file.
-	disposition = regexp.MustCompile(`^form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?:utf-8|UTF-8)''` + word + `)?$`)
 )
-
-// fieldName returns the name in a Content-Disposition, or nil, and how many it has with those of
-// the file.
-func fieldName(value []byte) (name []byte, names int) {
-	found := disposition.FindSubmatchIndex(value)
-	if found == nil {
-		return nil, 0
-	}
-	name, names = bytes.Trim(value[found[2]:found[3]], `"`), 1
-	for _, at := range []int{found[4], found[6]} {
-		if at >= 0 {
-			names++
-		}
-	}
-	if bytes.Contains(name, []byte("=?")) || string(name) == "_charset_" { // in which Jetty reads the values of all parts
-		return nil, 0
-	}
-	return name, names
-}
