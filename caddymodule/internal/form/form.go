@@ -23,23 +23,22 @@
 //
 // A body is read by its type:
 //
-//   - application/x-www-form-urlencoded, or no type: pairs are split at & and at
-//     semicolons, and what is next to a semicolon is unclear, or has a NUL byte, or a #, where
-//     Puma ends a query.
+//   - application/x-www-form-urlencoded, or no type: pairs are split at & and at semicolons.
+//     What is next to a semicolon or has a NUL byte or a # is unclear. If it begins with <, it
+//     is read like other types, too.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
-//   - JSON, by its type or because it begins with { or [, also after comments or )]}'. Several
+//   - JSON, by its type or because it begins with { or [, also after comments. Several
 //     documents may follow each other. The first key of a field may be missing, as Rails
 //     adds it. All is unclear if it does not parse or has more than 512 levels, and an array
 //     if a name on its path is given twice.
-//   - YAML, TOML, MessagePack, CBOR, Smile, BSON and CSV: all is unclear.
-//   - Others, and no type: a field is unclear if its name, or its last key, stands
-//     somewhere as "name", <name or name=. Arrays are unclear.
+//   - Others: a field is unclear if its name, or its last key, stands somewhere as "name",
+//     <name or name=. Arrays are unclear.
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
-//     any body to PHP's parse_str. Semicolons may end one but in JSON, since Ruby's CGI does the same.
+//     any body to PHP's parse_str. Semicolons may end one but in JSON.
 //
-// All is unclear in a body that is compressed, has more than 10,000 fields, a charset that
-// is no superset of ASCII, or a type that is only nearly one of these. With such a charset all
-// fields are unclear, even without a body.
+// All is unclear in a body that is compressed, has more than 10,000 fields, names two charsets or
+// one that is no superset of ASCII, or has a type that is nearly a form, or YAML, CSV or
+// the like. With such a charset all fields are unclear, even without a body.
 //
 // # Time and memory
 //
@@ -283,13 +282,13 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if _, err := in.Peek(1); err != nil || len(r.plan.wanted) == 0 {
 		return ignoreEOF(err) // there is none
 	}
+	form := media == urlencoded || media == ""
 	switch {
-	case !ascii, contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
-		strings.Contains(lower, ","), otherNames.MatchString(media):
+	case !ascii, contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"):
 		return errUnclear
 	case media == "multipart/form-data":
 		return r.parts(contentType, in)
-	case strings.Contains(lower, "multipart"), media != urlencoded && strings.Contains(strings.ReplaceAll(lower, "-", ""), "urlencoded"): // Werkzeug has one with a hyphen
+	case form && otherTypes.MatchString(lower[len(media):]), !form && otherTypes.MatchString(lower):
 		return errUnclear
 	}
 
@@ -306,17 +305,13 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
-	form := media == urlencoded || media == ""
-	// What JSON has before its first & is no name.
-	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, and: !form, skip: json, inValue: json}
+	// What JSON has before its first & is no name, and its texts often have &amp;x=.
+	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, and: json && !form, skip: json, inValue: json}
 	if parsers = append(parsers, q); form {
 		q.wanted = r.plan.all()
 	}
-	if !form && !json { // texts in JSON often have &amp;x=
-		parsers = append(parsers, &pairs{r: r, wanted: q.wanted, loose: true})
-	}
 	// Applications that read XML from the body do not ask for its type.
-	if !json && (media != urlencoded || start[0] == '<' || bytes.HasPrefix(start, ebcdic)) {
+	if !json && (!form || start[0] == '<' || bytes.HasPrefix(start, ebcdic)) {
 		declaration, _, ended := bytes.Cut(start, []byte("?>"))
 		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && (!ended || !hasASCII(bytes.ToLower(declaration))) {
 			return errUnclear
@@ -325,7 +320,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
 		words := r.plan.fields | hiding
-		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: form && start[0] != '<'})
+		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}})
 	}
 	for r.unclear != r.plan.all() {
 		data, err := next(in)
@@ -341,9 +336,9 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	return nil
 }
 
-// otherNames are types that gin, Spring and PostgREST read wherever they read JSON, and in which names stand in
-// other ways.
-var otherNames = regexp.MustCompile(`yaml|toml|msgpack|cbor|smile|bson|csv`)
+// otherTypes are nearly a form, or types that gin, Spring and PostgREST read wherever they read JSON, and in which
+// names stand in other ways. Werkzeug knows one with url-encoded.
+var otherTypes = regexp.MustCompile(`,|multipart|url-?encoded|yaml|toml|msgpack|cbor|smile|bson|csv`)
 
 // comments are what some readers skip before JSON, as far as they are seen: Ruby's and Gson. After those with #,
 // honest text may begin with a [.

@@ -38,7 +38,7 @@ func (p *pairs) write(data []byte) {
 			p.named(false)
 		} else {
 			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
-				p.named(true) // not all readers split it there
+				p.named(!p.loose) // not all readers split it there
 			}
 			p.end()
 			p.odd = c == ';'

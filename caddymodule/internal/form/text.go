@@ -6,12 +6,11 @@ import "unicode/utf8"
 // that UTF-16 is read as ASCII. Words of one or two letters are everywhere in what is no
 // text, such as photos: from the first control byte on, they are no names.
 type text struct {
-	r       *Reading
-	words   uint64 // what is looked for
-	at      place
-	opened  byte   // what is before the word: " or <, or ! of <!
-	last    uint64 // what the last word is, up to = or what is no blank
-	noPairs bool   // = ends no name: the body is read as pairs, too
+	r      *Reading
+	words  uint64 // what is looked for
+	at     place
+	opened byte   // what is before the word: " or <, or ! of <!
+	last   uint64 // what the last word is, up to = or what is no blank
 }
 
 const hiding = 1 << mostWanted // ENTITY and ATTLIST: XML may hide names in entities, and have attributes by default
@@ -67,9 +66,7 @@ func (t *text) delimiter(c byte) {
 	t.at, t.opened = place{alive: t.words}, 0
 	switch c {
 	case '=':
-		if !t.noPairs {
-			t.r.unclear |= t.last &^ hiding
-		}
+		t.r.unclear |= t.last &^ hiding
 		t.last = 0
 	case ' ', '\t', '\r', '\n', ']':
 	case '<', '"':
