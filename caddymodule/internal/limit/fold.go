@@ -18,12 +18,13 @@ type foldFunc func(name string) string
 // oddName is what all names that nobody types fold to. No other name folds to it.
 const oddName = "\x00"
 
-// trimBlanks trims what nobody sees, as Laravel does, since some application takes it for blank. The last
-// two are symbols to Unicode.
+// trimBlanks trims what nobody sees, as Laravel does, since some application takes it for blank; but of
+// a name that has nothing else, only blanks. U+2800 and U+1D159 are symbols to Unicode.
 func trimBlanks(name string) string {
-	return strings.TrimFunc(name, func(r rune) bool {
-		return unicode.IsSpace(r) || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' || r == '\U0001d159'
-	})
+	blank := func(r rune) bool { return r <= ' ' || unicode.IsSpace(r) }
+	return cmp.Or(strings.TrimFunc(name, func(r rune) bool {
+		return blank(r) || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' || r == '\U0001d159'
+	}), strings.TrimFunc(name, blank))
 }
 
 // foldPlain makes a name lower case, without the blanks around it, and writes each letter in one form
