@@ -34,7 +34,7 @@
 //   - Others: a field is unclear if its name, or its last key, stands somewhere as "name",
 //     <name or name=. Arrays are unclear.
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
-//     any body to PHP's parse_str. Semicolons may end one but in JSON.
+//     any body to PHP's parse_str. &amp; ends none.
 //
 // All is unclear in a body that is compressed, has more than 10,000 fields, names two charsets or
 // one that is no superset of ASCII, or has a type that is nearly a form, or YAML, CSV or
@@ -305,8 +305,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if json {
 		parsers = append(parsers, &document{r: r, inside: []level{{place: place{alive: r.plan.fields}, bare: place{alive: r.plan.fields}, each: r.plan.all() &^ r.plan.fields}}})
 	}
-	// What JSON has before its first & is no name, and its texts often have &amp;x=.
-	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, and: json && !form, skip: json, inValue: json}
+	// What JSON has before its first & is no name.
+	q := &pairs{r: r, wanted: r.plan.fields &^ r.plan.short(), loose: !form, skip: json, inValue: json}
 	if parsers = append(parsers, q); form {
 		q.wanted = r.plan.all()
 	}

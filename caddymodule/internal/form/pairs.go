@@ -11,7 +11,6 @@ type pairs struct {
 	r      *Reading
 	wanted uint64
 	loose  bool // few readers take this body for pairs, so they are unclear, and most names are none
-	and    bool // only & ends a pair
 
 	fields  int
 	text    []byte // of the name, then of the value, as it came
@@ -24,9 +23,6 @@ type pairs struct {
 func (p *pairs) write(data []byte) {
 	for {
 		ends := "=&;"
-		if p.and {
-			ends = ends[:2]
-		}
 		if p.inValue {
 			ends = ends[1:]
 		}
@@ -34,9 +30,11 @@ func (p *pairs) write(data []byte) {
 		if p.keep(data[:n]); n == len(data) {
 			return
 		}
-		if c := data[n]; c == '=' {
+		switch c := data[n]; {
+		case c == '=':
 			p.named(false)
-		} else {
+		case c == ';' && p.loose && !p.inValue && string(p.text) == "amp": // &amp; of links in HTML
+		default:
 			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
 				p.named(!p.loose) // not all readers split it there
 			}
