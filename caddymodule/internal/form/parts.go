@@ -3,7 +3,7 @@ package form
 import (
 	"bufio"
 	"bytes"
-	"errors"
+	"cmp"
 	"io"
 	"regexp"
 )
@@ -59,12 +59,7 @@ func (r *Reading) parts(contentType string, in *bufio.Reader) error {
 }
 
 // unlessFailed returns errUnclear, if it is not reading that has failed.
-func unlessFailed(err error) error {
-	if err == nil || errors.Is(err, io.EOF) {
-		return errUnclear
-	}
-	return err
-}
+func unlessFailed(err error) error { return cmp.Or(ignoreEOF(err), errUnclear) }
 
 // part reads a part, with the boundary that follows it.
 func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
