@@ -18,7 +18,7 @@ import (
 //     name=..., with filename=... and filename*=... if it is a file, Content-Type with a charset that is a
 //     superset of ASCII or none, Content-Length, and Content-Transfer-Encoding: binary, 8bit or 7bit.
 //   - Names are in double quotes or words, without percent signs and backslashes; a filename may have
-//     these. No name holds another, or is _charset_. The value of a part of JSON is a text without escapes.
+//     these. No name holds another or an encoded word, or is _charset_. The value of a part of JSON is a text without escapes.
 
 // partsType is the Content-Type.
 var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=-]{1,70})|"([0-9A-Za-z'()+_./:=-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
