@@ -110,13 +110,18 @@ func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 		{"zone": "php", "mode": "shadow", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
 		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)},                       // with no figure to explain
 		{"zone": "ended", "mode": "enforcing", "total": ratesOf(5, 0, 0, 3), "limit": "10 1/s"}, // whose shadow has ended
-	}})
+	}, "store": wire.StoreStatus{Name: "memory", SnapshotFailing: true, SnapshotAge: 90}, "changes": changes.State{Error: "why", Pending: 1, Skipped: 2}})
 	want := `ZONE   MODE               ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
 php    shadow                    1.5        0.5          0         2        0   7/1000
 quiet  shadow                      0          -          0         -        0        -
 ended  enforcing, 10 1/s           0          -          0         -        0        -
 Shadow counts as if all zones of the same throttle were enforced.
 
+The snapshot cannot be written, so a restart takes the buckets back by 90 s: see Caddy's log.
+The requests and buckets above are this Caddy's alone.
+Other Caddys are not told of changes now: why
+The store has not been told of 1 change yet.
+The store has 2 entries that are no change this Caddy can read: see the log of Caddy.
 `
 	check.That(t, strings.HasPrefix(out, want), "got\n%s\nwant it to begin with\n%s", out, want)
 }
@@ -260,17 +265,23 @@ func TestReleaseSaysWhatIsSo(t *testing.T) {
 }
 
 // TestChangesSayWhatTheyAreOf, as the answer has it: an address or a key may stand for its network.
+// They say where they hold, too.
 func TestChangesSayWhatTheyAreOf(t *testing.T) {
-	for _, test := range []struct{ network, args, want string }{
-		{"2001:db8::/64", "ban 2001:db8::1", "2001:db8::/64 is banned "},
-		{"203.0.113.7/32", "ban 203.0.113.7", "203.0.113.7 is banned "},
-		{"203.0.113.0/24", "ban 203.0.113.0/24", "203.0.113.0/24 is banned "},
-		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", "nets/203.0.113.0/24: deny holds until "},
+	for _, test := range []struct {
+		network, args string
+		sync          changes.Sync
+		want, where   string
+	}{
+		{"2001:db8::/64", "ban 2001:db8::1", changes.Sync{Kept: true}, "2001:db8::/64 is banned ", ""},
+		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "203.0.113.7 is banned ", ", unless this Caddy is restarted before"},
+		{"203.0.113.0/24", "ban 203.0.113.0/24", changes.Sync{Shared: true, Kept: true}, "203.0.113.0/24 is banned ", ", within two seconds on every Caddy of the store"},
+		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", changes.Sync{Kept: true, Error: "why"}, "nets/203.0.113.0/24: deny holds until ", ", on this Caddy: the others are told when the store answers (why)"},
 	} {
 		args := strings.Fields(test.args)
-		answer := map[string]any{"kind": args[0], "zone": "nets", "key": "203.0.113.0", "network": test.network, "limit": "deny", "sync": map[string]bool{}}
+		answer := map[string]any{"kind": args[0], "zone": "nets", "key": "203.0.113.0", "network": test.network, "limit": "deny", "sync": test.sync, "until": time.Time{}}
 		out := outputOf(t, args[0], answer, args[1:]...)
-		check.That(t, strings.HasPrefix(out, test.want), "%s: got %q, want %q", test.args, out, test.want)
+		_, where, _ := strings.Cut(out, time.Time{}.Local().Format(time.DateTime))
+		check.That(t, strings.HasPrefix(out, test.want) && where == test.where+".\n", "%s: got %q, want %q and %q", test.args, out, test.want, test.where)
 	}
 }
 
