@@ -175,9 +175,6 @@ func TestResultsAreShownAsTables(t *testing.T) {
 	}}}
 	got := Table(rows)
 	check.That(t, strings.Contains(got, "| x10 | FIFO <today> | 2 | 60 | 90.0 | 4.0 | 0.0 | - |") && strings.Contains(got, "| 0.50 | 40.0 | 1.0 | steady |"), "got %s", got)
-	var csv strings.Builder
-	check.OK(t, WriteCSV(&csv, rows))
-	check.Contains(t, csv.String(), "x10,FIFO <today>,2,60,90.0,4.0,0.0,-,")
 }
 
 func TestWorkForNobodyIsCounted(t *testing.T) {
@@ -202,26 +199,6 @@ func TestWorkForNobodyIsCounted(t *testing.T) {
 	check.That(t, math.Abs(got-0.1) <= 0.001 && result.Disturbed(), "got pages longer by %v, want by a tenth, which is too much", got)
 	got = result.Waste()
 	check.That(t, got >= 0.05 && got <= 0.95, "got %v of the work wasted, want that of the robots", got)
-}
-
-func TestTrialsAreKeptAndAddedUp(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "trials")
-	check.Need(t, len(check.Must(Kept(file))(t)), 0, "trials of a file that is not there")
-	for _, trial := range []Trial{
-		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.1, Asked: 10, Took: 10, First: Count{Wanted: 40}}},
-		{Traffic: "x2", Site: "a", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.8, Asked: 10, Took: 10.1, First: Count{Wanted: 4, Within30: 1}}},
-		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 15, First: Count{Wanted: 4}}},
-		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.6, Asked: 10, Took: 10.2, First: Count{Wanted: 4, Within30: 3}}},
-		{Traffic: "x2", Site: "b", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 12, First: Count{Wanted: 4}}},
-	} {
-		check.OK(t, trial.Keep(file))
-	}
-	trials := check.Must(Kept(file))(t)
-	got := Sum(trials, "x2", "a")
-	check.That(t, got.Trials == 2 && got.Lasted == 2*time.Minute && !got.Disturbed() && got.First.Share() == 0.5 && math.Abs(got.Utilised()-0.7) <= 1e-9, "got %+v %+v, want the last trial of each seed that nothing has disturbed", got, got.Result)
-	got = Sum(trials, "x2", "b")
-	check.That(t, got.Trials == 1 && got.Disturbed(), "got %+v, want the only trial", got)
-	check.Equal(t, Sum(trials, "x10", "a"), nil, "trials of other traffic")
 }
 
 func TestPeopleBehindOneAddressAreCountedApartWithTheMembersAmongThem(t *testing.T) {

@@ -1,9 +1,7 @@
 package swarm
 
 import (
-	"encoding/csv"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -60,19 +58,4 @@ func Table(rows []Row) string {
 		fmt.Fprintf(&text, "| %s |\n", strings.Join(row.cells(), " | "))
 	}
 	return text.String()
-}
-
-// WriteCSV writes the rows as CSV, for plots.
-func WriteCSV(w io.Writer, rows []Row) error {
-	out := csv.NewWriter(w)
-	if err := out.Write(columns); err != nil {
-		return err
-	}
-	for _, row := range rows {
-		if err := out.Write(row.cells()); err != nil {
-			return err
-		}
-	}
-	out.Flush()
-	return out.Error()
 }

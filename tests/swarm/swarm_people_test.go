@@ -111,12 +111,11 @@ func TestPeopleGetInUnderASwarm(t *testing.T) {
 	for _, trial := range swarmTrials() {
 		t.Run(trial.name, func(t *testing.T) {
 			t.Parallel()
-			rows := form.try(t, trial.onslaught, tried{turnsName, func(t *testing.T, s swarm.Scenario) *swarm.Result {
+			row := form.try(t, trial.onslaught, turnsName, func(t *testing.T) swarm.Site {
 				site, _ := startSwarmCaddy(t, cmp.Or(trial.slots, swarmWorkers), turnsOptions)
-				return run(t, site, s)
-			}})
-			demandsNothing(t, rows...)
-			for _, d := range trial.of(rows[0]) {
+				return site
+			})
+			for _, d := range trial.of(row) {
 				check.That(t, d.met(), "%s: got %s %%, want %.0f %%", d.what, swarm.Percent(d.got), 100*d.want)
 			}
 		})
