@@ -206,7 +206,7 @@ func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
 		}
 		var tried [2]string
 		for i, decision := range []string{"shadow_refused", "refused"} {
-			lines := strings.Replace(z.Caddyfile, "exempt static_files", "exempt path "+assetPaths, 1)
+			lines := strings.Replace(z.Caddyfile, "exempt static_files", "exempt path *.css", 1)
 			if decision == "refused" {
 				lines = regexp.MustCompile(`\n\t*shadow[^\n]*`).ReplaceAllString(lines, "")
 			}

@@ -130,35 +130,6 @@ func TestAFleetFollows(t *testing.T) {
 // without TEST_LONG=1, anything.
 var followTime = map[bool]time.Duration{true: 10 * time.Second, false: 3 * system.StartTime}[system.Long()]
 
-// TestAnEmptyStoreEndsNoBan: it is flushed, or a Redis without persistence is restarted.
-func TestAnEmptyStoreEndsNoBan(t *testing.T) {
-	t.Parallel()
-	for name, empty := range map[string]func(*servertest.Redis, *storeServer){
-		"flush":   func(server *servertest.Redis, _ *storeServer) { server.Do("flushall") },
-		"restart": func(_ *servertest.Redis, s *storeServer) { s.kill(); s.run() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := servertest.StartRedis(t)
-			s := redisServer(t, server)
-			fleet := startFleet(t, 2, s.directive(), nightSite)
-			fleet[0].Throttle("ban", "127.0.0.1", "--for", "1h")
-			fleet[0].Throttle("ban", "10.0.0.0/8", "--for", "1h")
-			fleet[0].Throttle("unban", "10.0.0.0/8")
-			within(t, followTime, "the ban", fleet, refuses(true))
-			empty(server, s)
-			fresh := startFleet(t, 1, s.directive(), nightSite)
-			within(t, followTime, "the ban", append(fleet, fresh...), refuses(true))
-			server.Do("hset", "throttle:@changes", "ban//172.16.0.0/12", "junk", "", "1")
-			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
-				return strings.Contains(n.Throttle("status"), "1 entries that are no change this Caddy can read: see the log of Caddy")
-			})
-			out := fresh[0].Throttle("bans")
-			check.That(t, !strings.Contains(out, "10.0.0.0") && !strings.Contains(out, "172.16"), "bans: got %q, want neither what was lifted nor junk", out)
-		})
-	}
-}
-
 // TestChangesOutliveTheProcess: with buckets in memory, too, and without a snapshot of them.
 func TestChangesOutliveTheProcess(t *testing.T) {
 	t.Parallel()
