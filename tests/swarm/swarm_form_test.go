@@ -38,8 +38,8 @@ func longSwarm(t *testing.T) swarmForm {
 	return swarmForm{lasts, seeds}
 }
 
-// scenario returns the traffic of people alone, as in the simulation. A shorter form has
-// the same people, who think for a shorter time.
+// scenario returns the traffic of people alone. A shorter form has the same people, who
+// think for a shorter time.
 func (f swarmForm) scenario(seed uint64) swarm.Scenario {
 	return swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,

@@ -168,11 +168,11 @@ func swarmOf(times float64) func(*swarm.Scenario) {
 	return func(s *swarm.Scenario) { s.Robots = times*float64(s.Workers) - s.People }
 }
 
-// scenario returns the traffic of people alone, in the short form. Compared with the
-// simulation's, more people think for a shorter time and ask for shorter pages, so that
-// there are enough of them to count. Robots ask for longer pages, so that a busy machine
-// can send as many as it takes. They come for some time before anybody is counted, because
-// they must first fill the row.
+// scenario returns the traffic of people alone, in the short form. Compared with the long
+// form's, more people think for a shorter time and ask for shorter pages, so that there are
+// enough of them to count. Robots ask for longer pages, so that a busy machine can send as
+// many as it takes. They come for some time before anybody is counted, because they must
+// first fill the row.
 func scenario(seed uint64) swarm.Scenario {
 	return swarm.Scenario{
 		Workers: swarmWorkers, Seed: seed, People: 1.5, Members: 0.25,

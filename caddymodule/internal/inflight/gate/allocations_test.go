@@ -9,8 +9,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
-const raceDetector = false
-
 // A request brings its memory, but for that of its key.
 func TestAFreeSlotCostsOneAllocation(t *testing.T) {
 	for _, share := range []bool{false, true} {
