@@ -173,6 +173,9 @@ func TestLettersFoldAsWordPressWritesThem(t *testing.T) {
 		}
 	}
 	for _, locale := range []string{"en_US", "de_DE", "da_DK", "ca", "sr_RS"} {
+		if locale != "en_US" {
+			texts = texts[:0x2000] // languages differ in these alone
+		}
 		for some := range slices.Chunk(texts, 1000) {
 			for i, name := range namesOf(t, php, locale, some) {
 				if got, want := foldWordPress(some[i]), foldWordPress(name); got != want && got != oddName {
