@@ -82,14 +82,15 @@ func networkText(network string) string {
 // syncText says where a change holds.
 func syncText(made wire.Synced) (where string) {
 	t := made.Sync
+	where = ", on this Caddy"
 	switch {
 	case t.Error != "":
-		where = ", on this Caddy: the others are told when the store answers (" + command.Printable(t.Error, 200) + ")"
+		where += ": the others are told when the store answers (" + command.Printable(t.Error, 200) + ")"
 	case t.Shared:
 		where = ", within two seconds on every Caddy of the store"
 	}
 	if !t.Kept {
-		where += ", unless this Caddy is restarted before"
+		where += ", unless it is restarted before"
 	}
 	return where
 }

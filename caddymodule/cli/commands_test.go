@@ -86,6 +86,7 @@ uploads  enforcing        0.25          0       12   17/200
 
 The store redis is DOWN for 1m40s: dial tcp 127.0.0.1:6379: connection refused
 Memory holds 2526 of at most 500000 buckets. 0 were dropped before they were empty.
+The requests and buckets above are this Caddy's alone.
 Nothing was changed at run time.
 
 Since the config was loaded, 1m40s ago:
@@ -272,8 +273,8 @@ func TestChangesSayWhatTheyAreOf(t *testing.T) {
 		sync          changes.Sync
 		want, where   string
 	}{
-		{"2001:db8::/64", "ban 2001:db8::1", changes.Sync{Kept: true}, "2001:db8::/64 is banned ", ""},
-		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "203.0.113.7 is banned ", ", unless this Caddy is restarted before"},
+		{"2001:db8::/64", "ban 2001:db8::1", changes.Sync{Kept: true}, "2001:db8::/64 is banned ", ", on this Caddy"},
+		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "203.0.113.7 is banned ", ", on this Caddy, unless it is restarted before"},
 		{"203.0.113.0/24", "ban 203.0.113.0/24", changes.Sync{Shared: true, Kept: true}, "203.0.113.0/24 is banned ", ", within two seconds on every Caddy of the store"},
 		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", changes.Sync{Kept: true, Error: "why"}, "nets/203.0.113.0/24: deny holds until ", ", on this Caddy: the others are told when the store answers (why)"},
 	} {

@@ -45,7 +45,6 @@ func (c *client) showChanges(of *wire.Status) {
 	if s == nil {
 		return
 	}
-	c.printf("The requests and buckets above are this Caddy's alone.\n")
 	if s.Error != "" {
 		c.printf("Other Caddys are not told of changes now: %s\n", command.Printable(s.Error, 200))
 	}
@@ -165,7 +164,7 @@ func (c *client) showStore(s *wire.StoreStatus) {
 	switch {
 	case s.Down && s.Since != nil:
 		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), command.Printable(s.Why, 200))
-	case s.Name != "memory":
+	case name != "memory":
 		c.printf("The store %s is %s: %s calls/s of %s ms, %s errors/s.\n", name, state, digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
 	}
 	if s.MaxBuckets > 0 {
@@ -173,6 +172,9 @@ func (c *client) showStore(s *wire.StoreStatus) {
 	}
 	if s.SnapshotFailing {
 		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
+	}
+	if name != "memory" {
+		c.printf("The requests and buckets above are this Caddy's alone.\n")
 	}
 }
 

@@ -193,7 +193,7 @@ form.elements.for.addEventListener("input", () => { form.elements.until.value = 
 // holds says until when a change holds, and where.
 const holds = ({ until, sync }) => `until ${clock(until)}${where(sync)}`;
 const where = ({ shared, kept, error }) => [
-	error ? "on this Caddy; others follow when the store answers" : shared && "within two seconds on every Caddy of the store",
+	error ? "on this Caddy; others follow when the store answers" : shared ? "within two seconds on every Caddy of the store" : "on this Caddy",
 	!kept && "unless this Caddy restarts first",
 ].filter(Boolean).map((text) => `, ${text}`).join("");
 
