@@ -72,7 +72,7 @@ shared stores, too. Give addresses, networks, the names of accounts, plain API k
 or keys as the access log shows them. They start afresh, and are refused again if they
 go on as before. Bans stay; see unban.`,
 		example: `  caddy throttle release 203.0.113.7
-  caddy throttle release alice --zone login
+  caddy throttle release alice --zone account
   caddy throttle release --all --zone login`,
 		flags: func(c *client, f *pflag.FlagSet) {
 			f.StringVar(&c.of.Zone, "zone", "", "Release in one zone alone")

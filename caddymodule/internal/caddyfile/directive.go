@@ -138,7 +138,7 @@ func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 		for _, module := range caddy.GetModules("throttle.stores") {
 			known = append(known, module.ID.Name())
 		}
-		return d.Errf("%w; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis", option.Unknown("store", name, "", known))
+		return d.Errf("%w; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/<redis|postgres|memcached>", option.Unknown("store", name, "", known))
 	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
 	if err != nil {

@@ -123,7 +123,7 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\nmatch @login # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
 	{"zone", "limit 60 10/s\nsettle status 401 after # <-", "parsing settle: wrong words after status; the syntax is settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]"},
 	{"global", "refusal status 503 # <-", "refusal holds for what the global options define, which is nothing: want it beside the zones of the sites, or in an in_flight"},
-	{"global", "store redis localhost:6379 # <-", `unknown store "redis": want one of memory, test_shared; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis`},
+	{"global", "store redis localhost:6379 # <-", `unknown store "redis": want one of memory, test_shared; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/<redis|postgres|memcached>`},
 	{"zone", "limit 5 5/h\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none`},
 	{"zone", "limit 5 5/h\nrefund # <-", `zone "pages": refund names no response: want status <code|class>..., header <Field> <value> or cookie <glob>`},
 	{"zone", "limit 5 5/h\nrefund 302 # <-", `unknown word "302" after refund: want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>`},
