@@ -147,18 +147,16 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. By now all servers
-// are provisioned, so it warns of global zones that nobody uses, which may be meant for later.
+// are provisioned, so it warns of zones that nobody uses, which may be meant for later.
 func (a *App) Start() error {
-	for name, z := range a.engine.Global.Zones {
+	for name, z := range a.engine.Zones {
 		if len(z.Directives) == 0 {
-			a.engine.Warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
-				zap.String("zone", name))
+			a.engine.Warner.Warn("zone limits nothing, because no site uses it outside of handle_errors: write throttle <zone> in a site", zap.String("zone", name))
 		}
 	}
 	for name, l := range a.engine.Global.InFlight {
 		if l.Sites == 0 {
-			a.engine.Warner.Warn("in_flight is defined in the global options and limits nothing, because no site uses it: write in_flight <name> in a site",
-				zap.String("in_flight", name))
+			a.engine.Warner.Warn("in_flight limits nothing, because no site uses it: write in_flight <name> in a site", zap.String("in_flight", name))
 		}
 	}
 	return a.engine.Start()

@@ -107,6 +107,7 @@ func TestAGlobalZoneThatNoSiteUsesIsWarnedOf(t *testing.T) {
 		usedAndForgotten + "http://one.example {\nthrottle used\n}\nhttp://two.example {\nthrottle used\n}":      1,
 		usedAndForgotten + "http://one.example {\nthrottle used\n}\nhttp://two.example {\nthrottle forgotten\n}": 0,
 		usedAndForgotten + "http:// {\nrespond ok\n}":                                                            2,
+		"http:// {\nthrottle used 5 1/s\nhandle_errors {\nthrottle used 5 1/s\nthrottle free 5 1/s\n}\n}":        1, // errors cost nothing
 	} {
 		s := servertest.Run(t, config)
 		s.Warned(t, "limits nothing, because no site uses it", 0) // before all sites are known

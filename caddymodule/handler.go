@@ -98,7 +98,7 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	server := e.JoinServer(ctx)
+	server, _ := e.JoinServer(ctx)
 	if strings.Contains(limit.Definition, "http.throttle.") {
 		e.ReadVerdicts(ctx) // one from the global options is not in the config of the route
 	}

@@ -29,8 +29,8 @@ type Handler struct {
 // NewHandler returns the handler of zones, for the requests that match, or for all. It is
 // provisioned in this context.
 func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
-	h := &Handler{app: e, Match: match}
-	h.Server = e.JoinServer(ctx)
+	server, forErrors := e.JoinServer(ctx)
+	h := &Handler{app: e, Match: match, Directive: limit.Directive{Server: server}}
 	for _, z := range zones {
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
@@ -42,7 +42,9 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 		}
 	}
 	for _, z := range zones {
-		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
+		if !forErrors { // where nothing is charged
+			z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
+		}
 	}
 	warnKeys(zones, e.Warner)
 	return h

@@ -97,24 +97,24 @@ func negates(sets caddyhttp.MatcherSets) bool {
 }
 
 // JoinServer counts a handler of throttle or in_flight that is being provisioned, and returns what it
-// is to know of its server, or nil outside of the HTTP app.
-func (e *Engine) JoinServer(ctx caddy.Context) *limit.Server {
+// is to know of its server, or nil outside of the HTTP app, and whether it is in an error route of the server.
+func (e *Engine) JoinServer(ctx caddy.Context) (of *limit.Server, forErrors bool) {
 	s := e.serverOf(ctx)
 	if s == nil {
-		return nil
+		return nil, false
 	}
 	for i := range s.all.Routes {
 		switch route := &s.all.Routes[i]; {
 		case route.HandlersRaw == nil: // its handlers were provisioned before
 		case route.Terminal:
-			return s.joinRoute(i, route)
+			return s.joinRoute(i, route), false
 		default:
 			s.joinAll(1)
-			return s.all
+			return s.all, false
 		}
 	}
 	s.joinAll(2) // in a named route, which one request may pass twice, or an error route
-	return s.all
+	return s.all, s.all.Errors != nil && slices.ContainsFunc(s.all.Errors.Routes, func(r caddyhttp.Route) bool { return r.HandlersRaw != nil })
 }
 
 func (s *server) joinRoute(i int, route *caddyhttp.Route) *limit.Server {
