@@ -167,9 +167,7 @@ func (c *client) showStore(s *wire.StoreStatus) {
 	case name != "memory":
 		c.printf("The store %s is %s: %s calls/s of %s ms, %s errors/s.\n", name, state, digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
 	}
-	if s.MaxBuckets > 0 {
-		c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
-	}
+	c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
 	if s.SnapshotFailing {
 		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
 	}
