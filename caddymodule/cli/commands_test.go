@@ -118,8 +118,8 @@ quiet  shadow                      0          -          0         -        0   
 ended  enforcing, 10 1/s           0          -          0         -        0        -
 Shadow counts as if all zones of the same throttle were enforced.
 
+Memory holds 0 of at most 0 buckets. 0 were dropped before they were empty.
 The snapshot cannot be written, so a restart takes the buckets back by 90 s: see Caddy's log.
-The requests and buckets above are this Caddy's alone.
 Other Caddys are not told of changes now: why
 The store has not been told of 1 change yet.
 The store has 2 entries that are no change this Caddy can read: see the log of Caddy.
