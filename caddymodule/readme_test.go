@@ -94,3 +94,17 @@ func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	zones = strings.TrimSuffix(zones, "\t}\n")
 	check.That(t, zones != "" && strings.Contains(whole, zones), "got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
 }
+
+// Any page can show a picture of /.env, and must not have its readers blocked.
+func TestTheProbesOfTheDocsBlockScannersAndNoBrowsers(t *testing.T) {
+	docs := check.Must(os.ReadFile("../docs/bots.md"))(t)
+	zone := regexp.MustCompile(`(?s)zone probes \{.*?\n\}\n`).FindString(string(docs))
+	s := servertest.Run(t, "http:// {\nthrottle {\n"+zone+"}\nrespond ok\n}")
+	for n, from := range []string{"none", "same-origin", "cross-site"} { // a bookmark, a comment, and another site
+		s.Network(n).With("Sec-Fetch-Site", from).WantStatuses("/.env", map[int]int{200: 3})
+		s.Network(n).Answers("/", 200)
+	}
+	scanner := s.From("203.0.113.9:1")
+	scanner.WantStatuses("/.env", map[int]int{200: 2, 429: 1})
+	scanner.Answers("/", 429)
+}
