@@ -35,6 +35,7 @@ func TestStaticFilesAreNotCharged(t *testing.T) {
 			}
 			check.Equal(t, c.Send("POST", "/style.css").Code, 429, "a POST")
 			check.Equal(t, c.Get("/style.css").Code, 200, "a static file when the bucket is full")
+			check.Equal(t, c.With("Authorization", "Basic YTpi").Get("/style.css").Code, 429, "a guess at the password of a static file")
 		})
 	}
 }

@@ -24,7 +24,8 @@ import (
 //
 // It asks more of files than Caddy's matcher `file` does: a regular file of the disk, by its
 // one plain name, inside the root with all symbolic links resolved, none of which may be
-// absolute. The method must be exactly GET or HEAD. A path does not match that has a trailing
+// absolute. The method must be exactly GET or HEAD, without Authorization: a file may have a
+// password, too, at which anybody could guess. A path does not match that has a trailing
 // slash, an encoded slash, a backslash, a NUL, a dot file or a PHP extension anywhere in
 // it, or that cleaning would change.
 type Matcher struct {
@@ -50,7 +51,7 @@ func (m *Matcher) Match(r *http.Request) bool {
 	raw := strings.ToLower(r.URL.RawPath)
 	separates := strings.Contains(raw, "%2f") || strings.Contains(raw, "%5c") // /style.css%2f is a folder to PHP sites, and runs their index
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok || separates || !plain(r.URL.Path) || r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if !ok || separates || r.Header["Authorization"] != nil || !plain(r.URL.Path) || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
 	root, err := repl.ReplaceOrErr(m.root, true, true)
