@@ -62,7 +62,7 @@ type outage struct {
 	since   time.Time             // guarded by the breaker
 	failed  atomic.Pointer[error] // why the last call did
 	failing atomic.Int64          // when that was, in Unix nanoseconds
-	budget  atomic.Int64          // the timeout of that call: a time.Duration
+	budget  atomic.Int64          // the timeout of the last call that was wanted: a time.Duration
 }
 
 const (
@@ -321,6 +321,7 @@ var errCallersDeadline = errors.New("the caller's deadline has passed")
 // begin returns a call that ends after the timeout, or at the caller's deadline if that is
 // sooner, and reports whether it may be made. A client that hangs up does not end it.
 func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, admitted bool) {
+	b.budget.Store(int64(timeout))
 	if !b.Ready() || b.down.Load() {
 		return c, false
 	}
@@ -357,7 +358,6 @@ func (b *Backend) end(c call, what string, err error) error {
 		b.failed.Store(&why)
 		if !errors.Is(err, store.ErrBadBucket) {
 			b.failing.Store(time.Now().UnixNano())
-			b.budget.Store(int64(c.timeout))
 		}
 		b.notifier.count(func(o Observer) { o.Errors() })
 	}

@@ -84,12 +84,12 @@ func TestFirstConnection(t *testing.T) {
 }
 
 // TestDeadAtTheStart: it is said once, and why, and nobody waits longer than two seconds after
-// the start, whenever he comes.
+// the start, whenever he comes. The store is back as soon as it answers within the timeout.
 func TestDeadAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote()
 		r.down.Store(true)
-		n := begin(t, r, Options{Nodes: 2})
+		n := begin(t, r, Options{Nodes: 2, Timeout: 4 * DefaultTimeout})
 		n.backend.Attach(n.witness)
 		time.Sleep(1500 * time.Millisecond)
 		began := time.Now()
@@ -97,6 +97,10 @@ func TestDeadAtTheStart(t *testing.T) {
 		check.Equal(t, time.Since(began), 500*time.Millisecond, "answers after, want them after the rest of the two seconds")
 		time.Sleep(10 * time.Minute)
 		n.wantHeard("down: not reached within 2s: connection refused")
+		r.slow.Store(int64(3 * DefaultTimeout))
+		r.down.Store(false)
+		time.Sleep(10 * time.Second)
+		check.That(t, !n.backend.Down(), "got the store down, want it asked again")
 	})
 }
 
