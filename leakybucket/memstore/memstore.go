@@ -99,7 +99,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 	if len(charges) > 1 {
 		s.takeMany(charges, decisions)
 	} else if len(charges) == 1 {
-		s.takeOne(s.hasher.charge(&charges[0]), &charges[0], &decisions[0], 0)
+		s.takeOne(&charges[0], &decisions[0])
 	}
 	return nil
 }
@@ -110,19 +110,19 @@ func errTooLong(c *leakybucket.Charge) error {
 	return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
 }
 
-// takeOne takes one charge, for which places of new buckets may be reserved.
-func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) {
+// takeOne takes one charge.
+func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
+	hash := s.hasher.charge(c)
 	sh := &s.shards[hash>>s.shift]
 	now := s.lockOne(sh)
 	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
 	if !kept || !plain(c) || !sh.slots[at].plain(c.Limit.Leak, now) {
-		s.takeIn(sh, hash, at, kept, c, d, now, reserved)
+		s.takeIn(sh, hash, at, kept, c, d, now)
 		return
 	}
 	found, fits := sh.takePlain(at, c.Limit.WithCeiling(c.Ceiling), c.Cost, now)
 	sh.mu.Unlock() // without defer, which would take 2 % of a decision
 	*d = leakybucket.Decision{Level: found, At: now, Fits: fits, Poured: fits}
-	s.room.release(reserved)
 }
 
 // OpenZone is for [leakybucket.Limiter], which takes one charge at a time, and no long keys.
@@ -148,7 +148,7 @@ func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at
 	in, kept := sh.find(hash, z.name, key, false)
 	if !kept || !sh.slots[in].plain(leak, now) {
 		var d leakybucket.Decision
-		s.takeIn(sh, hash, in, kept, &leakybucket.Charge{Zone: z.name, Key: key, Limit: limit, Cost: cost}, &d, now, 0)
+		s.takeIn(sh, hash, in, kept, &leakybucket.Charge{Zone: z.name, Key: key, Limit: limit, Cost: cost}, &d, now)
 		return d.Level, int64(d.At), d.Fits
 	}
 	level, fits = sh.takePlain(in, limit, cost, now)
@@ -171,34 +171,12 @@ func (s *Store) lockOne(sh *shard) leakybucket.Instant {
 // plain reports whether a charge begins no block, and pours if it fits.
 func plain(c *leakybucket.Charge) bool { return c.Block == nil && !c.Probe }
 
-// takeIn takes a charge in its shard, which is locked, and unlocks it. The bucket is in a slot if it
-// is kept. With no room for a new one it makes room, and then begins anew.
-func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant, reserved int) {
-	var state leakybucket.State
-	if kept {
-		sh.slots[at].state(&state)
-	}
-	write := c.Take(&state, now, d)
-	done := s.save(sh, hash, at, kept, c, &state, write, now, reserved)
-	sh.mu.Unlock()
-	if !done {
-		s.makeRoom(1)
-		s.takeOne(hash, c, d, reserved+1)
-		s.trim()
-	}
-}
-
-// save writes the state of a bucket, if it is to be written: in its slot if it is kept. It returns
-// false if there is no place for a new one.
-func (s *Store) save(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, state *leakybucket.State, write bool, now leakybucket.Instant, reserved int) bool {
-	switch {
-	case write && !kept:
-		return s.create(sh, hash, c, state, now, reserved)
-	case write:
-		sh.write(at, c, state)
-	}
-	s.room.release(reserved)
-	return true
+// takeIn takes a charge in its shard, which is locked, and unlocks it.
+func (s *Store) takeIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant) {
+	s.updateIn(sh, hash, at, kept, c, now, 0, func(state leakybucket.State, _ bool, now leakybucket.Instant) (leakybucket.State, bool) {
+		write := c.Take(&state, now, d)
+		return state, write
+	})
 }
 
 // create adds a bucket, unless it may be forgotten already. It returns false if
@@ -376,7 +354,7 @@ func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 	}
 	for i := range settlements {
 		of := &settlements[i]
-		s.update(&of.Charge, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
+		s.update(&of.Charge, 0, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
 			return of.Apply(state, now), kept || of.Creates()
 		})
 	}
@@ -386,30 +364,38 @@ func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 // A change returns what becomes of the state of a bucket, and whether it is to be written.
 type change func(state leakybucket.State, kept bool, now leakybucket.Instant) (changed leakybucket.State, write bool)
 
-// update changes the state of a bucket. With no room for a new one it makes room, and then
-// begins anew.
-func (s *Store) update(c *leakybucket.Charge, f change) {
+// update changes the state of a bucket, for which places may be reserved if it is new.
+func (s *Store) update(c *leakybucket.Charge, reserved int, f change) {
 	hash := s.hasher.charge(c)
-	if !s.tryUpdate(hash, c, f, 0) {
-		s.makeRoom(1)
-		s.tryUpdate(hash, c, f, 1)
-		s.trim()
-	}
+	sh := &s.shards[hash>>s.shift]
+	now := s.lockOne(sh)
+	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
+	s.updateIn(sh, hash, at, kept, c, now, reserved, f)
 }
 
-func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved int) (done bool) {
-	sh := &s.shards[hash>>s.shift]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := s.now()
-	sh.decided = now
+// updateIn changes the state of a bucket in its shard, which is locked, and unlocks it. The bucket is
+// in a slot if it is kept. With no room for a new one it makes room, and then begins anew.
+func (s *Store) updateIn(sh *shard, hash uint64, at int, kept bool, c *leakybucket.Charge, now leakybucket.Instant, reserved int, f change) {
 	var state leakybucket.State
-	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
 	if kept {
 		sh.slots[at].state(&state)
 	}
 	state, write := f(state, kept, now)
-	return s.save(sh, hash, at, kept, c, &state, write, now, reserved)
+	done := true
+	if write && !kept {
+		done = s.create(sh, hash, c, &state, now, reserved)
+	} else {
+		if write {
+			sh.write(at, c, &state)
+		}
+		s.room.release(reserved)
+	}
+	sh.mu.Unlock()
+	if !done {
+		s.makeRoom(1)
+		s.update(c, reserved+1, f)
+		s.trim()
+	}
 }
 
 // Put replaces the state of the bucket of c, exactly as given: nothing is brought
@@ -421,7 +407,7 @@ func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 	if tooLong(c.Zone, c.Key) || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
 		return
 	}
-	s.update(c, func(leakybucket.State, bool, leakybucket.Instant) (leakybucket.State, bool) { return state, true })
+	s.update(c, 0, func(leakybucket.State, bool, leakybucket.Instant) (leakybucket.State, bool) { return state, true })
 }
 
 // State returns the state of the bucket of c as it was last written. Without a

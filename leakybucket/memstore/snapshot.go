@@ -143,7 +143,7 @@ func (s *Store) ReadSnapshot(saved []byte, limits func(*leakybucket.Charge, leak
 		}
 		now := s.now()
 		if restored := store.Restore(c, state, now); store.Expiry(c, &restored) > now {
-			s.update(c, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
+			s.update(c, 0, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
 				if !kept {
 					return restored, true
 				}
