@@ -464,7 +464,8 @@ func (s *Store) Shed() {
 	}
 }
 
-// Buckets implements [store.Counter].
+// Buckets returns the number of buckets of each zone, shadow ones included. A bucket that is
+// empty counts until it is forgotten.
 func (s *Store) Buckets() map[string]int {
 	total := make(map[string]int)
 	for i := range s.shards {
@@ -473,7 +474,7 @@ func (s *Store) Buckets() map[string]int {
 	return total
 }
 
-// Evictions implements [store.Evicter].
+// Evictions returns how many buckets were dropped so far that were not yet empty.
 func (s *Store) Evictions() uint64 { return s.room.evictions.Load() }
 
 func (s *Store) now() leakybucket.Instant {
@@ -507,8 +508,6 @@ func (h hasher) charges(charges []leakybucket.Charge, hashes []uint64) []uint64 
 // Interface guards
 var (
 	_ leakybucket.Store = (*Store)(nil)
-	_ store.Counter     = (*Store)(nil)
-	_ store.Evicter     = (*Store)(nil)
 	_ store.Resetter    = (*Store)(nil)
 	_ store.Lister      = (*Store)(nil)
 )

@@ -20,20 +20,6 @@ type Resetter interface {
 	Reset(ctx context.Context, zone, key string, shadow bool) error
 }
 
-// A Counter is a store that knows how many buckets it keeps. A bucket that is
-// empty counts until it is forgotten.
-type Counter interface {
-	// Buckets returns the number of buckets of each zone, shadow ones included.
-	Buckets() map[string]int
-}
-
-// An Evicter is a bounded store that drops live buckets when it is full.
-type Evicter interface {
-	// Evictions returns how many buckets were dropped so far that were not yet
-	// empty.
-	Evictions() uint64
-}
-
 // A Lister is a store that can go through its buckets.
 type Lister interface {
 	// List returns some buckets, in no particular order, and the cursor of the

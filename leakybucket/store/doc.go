@@ -7,5 +7,5 @@
 // to the same answers; its example is a whole store.
 //
 // What a store may do besides are small interfaces, which callers ask for by type assertion:
-// [Resetter], [Lister], [Counter], [Evicter], [Registry].
+// [Resetter], [Lister], [Registry].
 package store

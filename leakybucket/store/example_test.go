@@ -55,18 +55,8 @@ func ExampleResetter() {
 	if resetter, can := s.(store.Resetter); can {
 		_ = resetter.Reset(context.Background(), "login", "203.0.113.7", false)
 	}
-	fmt.Println(s.(store.Counter).Buckets())
+	fmt.Println(s.(*memstore.Store).Buckets())
 	// Output: map[login:1]
-}
-
-func ExampleCounter() {
-	fmt.Println(filled(memstore.Options{}).(store.Counter).Buckets())
-	// Output: map[login:2]
-}
-
-func ExampleEvicter() {
-	fmt.Println(filled(memstore.Options{MaxBuckets: 1}).(store.Evicter).Evictions())
-	// Output: 1
 }
 
 // Servers keep short texts for all processes, such as who is banned.

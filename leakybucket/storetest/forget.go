@@ -43,7 +43,7 @@ func nothingInDebtForgotten(tb testing.TB, open Open) {
 // that would have taken a day to drain, and were settled down to nothing.
 func givenBackDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	has[store.Counter](s)
+	has[bucketCounter](s)
 	for _, c := range numbered("given back", manyBuckets/2, limit(1, 1e-5), 1) {
 		s.settle(s.charged(c, 0, -1))
 	}
@@ -53,7 +53,7 @@ func givenBackDisappear(tb testing.TB, open Open) {
 // dropsGivenBackFirst fills a store in which half of the buckets were settled
 // down to nothing.
 func dropsGivenBackFirst(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, evicter store.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, evicter evictionCounter, bound int) {
 		old := numbered("old", bound/4, limit(10, 0.01), 1)
 		s.insert(old, bound)
 		for _, c := range numbered("given back", bound/2, limit(10, 0.001), 1) {
@@ -75,7 +75,7 @@ func dropsGivenBackFirst(tb testing.TB, open Open) {
 // that would in 10 s if they had not been settled upwards. Then settlements make
 // more.
 func dropsLiftedLast(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, _ store.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, _ evictionCounter, bound int) {
 		lifted := numbered("lifted", bound/2, limit(1, 0.1), 1)
 		for i, c := range lifted {
 			c.Debt = 1000
@@ -159,7 +159,7 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 // blocks are long over.
 func blockedDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	has[store.Counter](s)
+	has[bucketCounter](s)
 	const many = manyBuckets / 8
 	for i := range many {
 		c := brief(fmt.Sprint("blocked", i))
@@ -175,7 +175,7 @@ func blockedDisappear(tb testing.TB, open Open) {
 // dropsBlockedLast fills a store with buckets that drain in 20 s, and with some
 // that drain at once and are blocked for an hour.
 func dropsBlockedLast(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, _ store.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, _ evictionCounter, bound int) {
 		var all []leakybucket.Charge
 		for i := range bound / 2 {
 			c := blocking(charge(fmt.Sprint("blocked", i), limit(1, 10), 1), time.Hour)
@@ -248,7 +248,7 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 
 func countsBuckets(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
-	counter := has[store.Counter](s)
+	counter := has[bucketCounter](s)
 	c := func(zone, key string, cost float64) leakybucket.Charge {
 		return leakybucket.Charge{Zone: zone, Key: key, Limit: limit(10, 0.01), Cost: cost}
 	}
@@ -274,7 +274,7 @@ func countsBuckets(tb testing.TB, open Open) {
 // nobody asks for again.
 func drainedDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	has[store.Counter](s)
+	has[bucketCounter](s)
 	for _, c := range numbered("drained", manyBuckets/2, limit(1, 1), 1) {
 		s.pours(c, 0)
 	}
@@ -297,10 +297,17 @@ func (s *subject) forgetsInAnHour(were string) {
 	}
 }
 
+// A bucketCounter is a store that knows how many buckets it keeps, by zones, shadow ones included.
+type bucketCounter interface{ Buckets() map[string]int }
+
+// An evictionCounter is a bounded store that knows how many buckets it has dropped that were not
+// yet empty.
+type evictionCounter interface{ Evictions() uint64 }
+
 // buckets counts all buckets of a store that can count them, else none.
 func (s *subject) buckets() int {
 	sum := 0
-	if counter, ok := s.store.(store.Counter); ok {
+	if counter, ok := s.store.(bucketCounter); ok {
 		for _, n := range counter.Buckets() {
 			sum += n
 		}
@@ -310,10 +317,10 @@ func (s *subject) buckets() int {
 
 // eachBound runs f on a store for some buckets and on one for many, which may
 // keep them in several parts, if the store is one that drops some.
-func eachBound(tb testing.TB, open Open, f func(s *subject, evicter store.Evicter, bound int)) {
+func eachBound(tb testing.TB, open Open, f func(s *subject, evicter evictionCounter, bound int)) {
 	for _, bound := range []int{manyBuckets, 4 * manyBuckets} {
 		s := beginHeld(tb, open, Need{MaxBuckets: bound})
-		if f(s, has[store.Evicter](s), bound); s.Failed() {
+		if f(s, has[evictionCounter](s), bound); s.Failed() {
 			return
 		}
 	}
@@ -351,7 +358,7 @@ func (s *subject) lost(all []leakybucket.Charge, level float64) int {
 
 // dropsEmptyFirst fills a store in which half of the buckets are empty by then.
 func dropsEmptyFirst(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, evicter store.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, evicter evictionCounter, bound int) {
 		s.insert(numbered("short", bound/2, limit(10, 1), 1), bound)
 		old := numbered("old", bound/4, limit(10, 0.001), 1)
 		s.insert(old, bound)
@@ -370,7 +377,7 @@ func dropsEmptyFirst(tb testing.TB, open Open) {
 // fullOfLive fills a store with live buckets and goes on. Those go first that
 // would be empty soonest, since their callers gain the least by it.
 func fullOfLive(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, evicter store.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, evicter evictionCounter, bound int) {
 		var soon, late []leakybucket.Charge
 		for i := range bound / 2 {
 			soon = append(soon, charge(fmt.Sprint("soon", i), limit(10, 0.1), 1))

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 func allOrNone(tb testing.TB, open Open) {
@@ -271,7 +270,7 @@ func probePoursNothing(tb testing.TB, open Open) {
 // bucketsAre compares how many buckets are kept, if the store can tell.
 func (s *subject) bucketsAre(want int) {
 	s.Helper()
-	if _, ok := s.store.(store.Counter); !ok {
+	if _, ok := s.store.(bucketCounter); !ok {
 		return
 	}
 	if got := s.buckets(); got != want {
