@@ -427,7 +427,7 @@ func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Insta
 		sh.shrink()
 		return false
 	}
-	at := sh.soonestOfSome()
+	at := sh.first()
 	if sh.slots[at].forget() > others {
 		return false
 	}
@@ -436,29 +436,16 @@ func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Insta
 	return true
 }
 
-// soonestOfSome returns the bucket that may be forgotten soonest among those of
-// the most promising groups. Bounds may be out of date, so a few groups are looked
-// at before one is believed. The shard must not be empty.
-func (sh *shard) soonestOfSome() (at int) {
-	best := never
-	for try := 0; try < 4 || best == never; try++ {
-		group := 0
-		for i, soonest := range sh.soonest {
-			if soonest < sh.soonest[group] {
-				group = i
-			}
-		}
+// first returns the bucket that may be forgotten soonest. A bound may be out of date, so that of
+// the most promising group is made exact until it was. The shard must not be empty.
+func (sh *shard) first() (at int) {
+	for {
+		group := slices.Index(sh.soonest, slices.Min(sh.soonest))
 		bound := sh.soonest[group]
-		first, _ := sh.sweep(group, -never)
-		soonest := sh.soonest[group]
-		if soonest < best {
-			at, best = first, soonest
-		}
-		if soonest == bound {
-			break
+		if at, _ = sh.sweep(group, -never); sh.soonest[group] == bound {
+			return at
 		}
 	}
-	return at
 }
 
 // shed forgets what may be forgotten in the next groups, few enough that nobody
