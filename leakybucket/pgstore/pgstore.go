@@ -165,13 +165,9 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 	if len(charges) == 0 {
 		return nil
 	}
-	c := &call{
-		charges:   slices.Clone(charges),
-		decisions: make([]leakybucket.Decision, len(charges)),
-		names:     make([]string, len(charges)),
-	}
+	c := &call{charges: slices.Clone(charges), decisions: make([]leakybucket.Decision, len(charges))}
 	for i := range charges {
-		c.names[i] = s.nameOf(&charges[i])
+		c.names = append(c.names, s.nameOf(&charges[i]))
 	}
 	if err := s.call(ctx, c); err != nil {
 		return err
@@ -185,12 +181,9 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	if len(settlements) == 0 {
 		return nil
 	}
-	c := &call{
-		settlements: slices.Clone(settlements),
-		names:       make([]string, len(settlements)),
-	}
+	c := &call{settlements: slices.Clone(settlements)}
 	for i := range settlements {
-		c.names[i] = s.nameOf(&settlements[i].Charge)
+		c.names = append(c.names, s.nameOf(&settlements[i].Charge))
 	}
 	return s.call(ctx, c)
 }
