@@ -1,6 +1,7 @@
 package memcachedstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,8 +10,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -138,14 +137,11 @@ func (c *call) apply(buckets map[string]*bucket, now leakybucket.Instant) {
 		of := &c.settlements[i]
 		buckets[of.name].settle(&of.Settlement, now)
 	}
-	for _, name := range c.names {
-		if err := buckets[name].err; err != nil {
-			c.err = err
-			return
-		}
-	}
 	states := make([]leakybucket.State, len(c.charges))
 	for i, name := range c.names {
+		if c.err = buckets[name].err; c.err != nil {
+			return
+		}
 		states[i] = buckets[name].state
 	}
 	store.TakeAll(c.charges, states, now, c.decisions)
@@ -238,22 +234,17 @@ func expiration(kept time.Duration) int32 {
 	return int32(seconds)
 }
 
+const form = "%g %d %g %d %d"
+
 func format(s *leakybucket.State) []byte {
-	return fmt.Appendf(nil, "%g %d %g %d %d", s.Level, s.At, s.Leak, s.BlockedUntil, s.Step)
+	return fmt.Appendf(nil, form, s.Level, s.At, s.Leak, s.BlockedUntil, s.Step)
 }
 
+// parse takes only what format writes.
 func parse(item *memcache.Item) (s leakybucket.State, err error) {
-	words := strings.Split(string(item.Value), " ")
-	if len(words) != 5 {
-		words = make([]string, 5)
-	}
-	level, errLevel := strconv.ParseFloat(words[0], 64)
-	at, errAt := strconv.ParseInt(words[1], 10, 64)
-	leak, errLeak := strconv.ParseFloat(words[2], 64)
-	until, errUntil := strconv.ParseInt(words[3], 10, 64)
-	step, errStep := strconv.ParseUint(words[4], 10, 8)
-	if errors.Join(errLevel, errAt, errLeak, errUntil, errStep) != nil || !(0 <= level && level <= math.MaxFloat64) || !(0 <= leak && leak <= math.MaxFloat64) {
+	_, err = fmt.Sscanf(string(item.Value), form, &s.Level, &s.At, &s.Leak, &s.BlockedUntil, &s.Step)
+	if err != nil || !bytes.Equal(format(&s), item.Value) || !(0 <= s.Level && s.Level <= math.MaxFloat64) || !(0 <= s.Leak && s.Leak <= math.MaxFloat64) {
 		return s, fmt.Errorf("reading %.80q: %.80q: %w: delete it, or use another prefix", item.Key, item.Value, store.ErrBadBucket)
 	}
-	return leakybucket.State{Level: level, At: leakybucket.Instant(at), Leak: leak, BlockedUntil: leakybucket.Instant(until), Step: uint8(step)}, nil
+	return s, nil
 }
