@@ -32,6 +32,7 @@ const (
 // background, and tries again until it succeeds or is closed.
 type connection struct {
 	target  target
+	foreign bool     // somebody else has made the client, and closes it
 	secrets []string // that no error may show
 	option  rueidis.ClientOption
 
@@ -50,7 +51,7 @@ type connection struct {
 
 // connectionOf returns the connection of a client that somebody else has made.
 func connectionOf(client rueidis.Client) *connection {
-	c := &connection{client: given{client}}
+	c := &connection{client: client, foreign: true}
 	switch client.Mode() {
 	case rueidis.ClientModeCluster:
 		c.target.mode = cluster
@@ -66,11 +67,6 @@ func connectionOf(client rueidis.Client) *connection {
 	c.begin.Do(c.tried)
 	return c
 }
-
-// A given client belongs to somebody else, who closes it.
-type given struct{ rueidis.Client }
-
-func (given) Close() {}
 
 func newConnection(url string, o *Options) (*connection, error) {
 	t, err := o.target(url)
@@ -215,10 +211,7 @@ func (c *connection) failed(client rueidis.Client, err error) error {
 	switch {
 	case !answered && rueidis.IsParseErr(err):
 		return errGarbage
-	case !answered || c.target.mode != standalone || !isOf(e, "READONLY"):
-		return err
-	}
-	if _, foreign := client.(given); foreign {
+	case !answered || c.foreign || c.target.mode != standalone || !isOf(e, "READONLY"):
 		return err
 	}
 	c.mu.Lock()
@@ -266,7 +259,7 @@ func (c *connection) close() {
 	client := c.client
 	c.client, c.err = nil, errClosed
 	c.mu.Unlock()
-	if client != nil {
+	if client != nil && !c.foreign {
 		client.Close()
 	}
 }
