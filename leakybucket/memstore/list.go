@@ -29,7 +29,7 @@ func (s *Store) parseCursor(text string) (c cursor, err error) {
 	}
 	var epoch int64
 	_, err = fmt.Sscanf(text, "%x-%x-%x", &epoch, &c.shard, &c.hash)
-	if c.store = leakybucket.Instant(epoch); err != nil || c.String() != text || c.store != s.epoch || c.shard < 0 || c.shard >= len(s.shards) || c.hash >= 1<<32 {
+	if c.store = leakybucket.Instant(epoch); err != nil || c.String() != text || c.store != s.epoch || c.shard < 0 || c.shard > len(s.shards) || c.hash >= 1<<32 {
 		return c, fmt.Errorf("%w: it is not of this process", store.ErrBadCursor)
 	}
 	return c, nil
@@ -42,26 +42,19 @@ func (s *Store) List(ctx context.Context, of store.Filter, from string) ([]store
 	if err != nil {
 		return nil, "", err
 	}
-	for want := max(of.Scan, 1); ; c.shard, c.hash = c.shard+1, 0 {
+	for want := max(of.Scan, 1); c.shard < len(s.shards); {
 		if err := ctx.Err(); err != nil {
 			return nil, "", err
 		}
-		if c.shard == len(s.shards) {
-			return nil, "", nil
-		}
 		found, next, looked := s.shards[c.shard].list(c.hash, min(want, listedSlots), &of, s.now)
-		if want -= looked; next < 1<<32 {
-			c.hash = next
+		if c.hash = next; next == 1<<32 {
+			c.shard, c.hash = c.shard+1, 0
+		}
+		if want -= looked; len(found) > 0 || want <= 0 { // otherwise go on: shards may be empty
 			return found, c.String(), nil
 		}
-		if len(found) == 0 && want > 0 {
-			continue // shards may be empty
-		}
-		if c.shard, c.hash = c.shard+1, 0; c.shard == len(s.shards) {
-			return found, "", nil
-		}
-		return found, c.String(), nil
 	}
+	return nil, "", nil
 }
 
 // list returns the buckets that match among those with hashes from first on, and below

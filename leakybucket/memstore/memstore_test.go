@@ -310,7 +310,7 @@ func TestPages(t *testing.T) {
 		}
 		check.That(t, maps.Equal(got, want), "pages of %d: got %d buckets, want each of %d once", scan, len(got), len(want))
 	}
-	for _, cursor := range []string{"x", fmt.Sprintf("%x-1-0", int64(s.epoch)), fmt.Sprintf("%x--1-0", int64(s.epoch)), fmt.Sprintf("%x-0-100000000", int64(s.epoch)), fmt.Sprintf("%x-00-0", int64(s.epoch))} {
+	for _, cursor := range []string{"x", fmt.Sprintf("%x-2-0", int64(s.epoch)), fmt.Sprintf("%x--1-0", int64(s.epoch)), fmt.Sprintf("%x-0-100000000", int64(s.epoch)), fmt.Sprintf("%x-00-0", int64(s.epoch))} {
 		_, _, err := s.List(t.Context(), store.Filter{Zone: "zone", Scan: 10}, cursor)
 		check.That(t, errors.Is(err, store.ErrBadCursor), "cursor %q: got %v, want that it is not of this process", cursor, err)
 	}
