@@ -113,6 +113,26 @@ func TestAServerThatIsGone(t *testing.T) {
 	check.That(t, s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c}}) != nil, "settling after Close: got no error")
 }
 
+// TestARestart of the server leaves many idle connections that it has closed: no take fails by them.
+func TestARestart(t *testing.T) {
+	server := servertest.StartMemcached(t)
+	s := open(t, server, "p")
+	s.client.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server.Addr)
+	}
+	take := func() error {
+		charges := make([]leakybucket.Charge, connections)
+		for i := range charges {
+			charges[i] = leakybucket.Charge{Zone: "z", Key: fmt.Sprint(i), Limit: leakybucket.Limit{Capacity: 10, Leak: 1}, Cost: 1}
+		}
+		return s.Take(t.Context(), charges, make([]leakybucket.Decision, len(charges)))
+	}
+	check.OK(t, take())
+	server.Kill()
+	server = servertest.StartMemcached(t)
+	check.NoError(t, take(), "after the restart")
+}
+
 // TestNamesAreLookedUpByEachConnection: their server may move, and may not be known yet at the start.
 func TestNamesAreLookedUpByEachConnection(t *testing.T) {
 	s := check.Must(Open("cache.invalid:11211,/run/cache.sock", Options{}))(t)

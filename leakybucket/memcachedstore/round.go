@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -119,7 +121,13 @@ func (s *Store) read(calls []*call) (map[string]*bucket, error) {
 			buckets[of.name] = &bucket{name: of.name}
 		}
 	}
-	items, err := s.client.GetMulti(slices.Collect(maps.Keys(buckets)))
+	names := slices.Collect(maps.Keys(buckets))
+	items, err := s.client.GetMulti(names)
+	for range connections { // a server that has restarted has closed those that are idle
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			items, err = s.client.GetMulti(names)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading from memcached: %w", err)
 	}
