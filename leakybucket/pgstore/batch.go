@@ -72,7 +72,6 @@ func (b *batch) take(c *call, now leakybucket.Instant) {
 	for i, name := range c.names {
 		states[i] = b.row(name).state
 	}
-	clear(c.decisions)
 	store.TakeAll(c.charges, states, now, c.decisions)
 	for i := range c.charges {
 		// A charge of cost 0 as a rule only brings its bucket up to date, and the row says the same

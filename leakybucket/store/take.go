@@ -9,14 +9,10 @@ import "github.com/caddy-throttle/caddy-throttle/leakybucket"
 // without a pour. If several charges name the same bucket, the last of them
 // holds its final state.
 func TakeAll(charges []leakybucket.Charge, states []leakybucket.State, now leakybucket.Instant, decisions []leakybucket.Decision) {
-	shared := anyShared(charges)
 	for i := range charges {
-		c, cost := &charges[i], charges[i].Cost
-		if shared {
-			carry(charges, states, i)
-			cost = costOfBucket(charges, c)
-		}
-		c.Judge(&states[i], cost, now, &decisions[i])
+		c := &charges[i]
+		carry(charges, states, i)
+		c.Judge(&states[i], costOfBucket(charges, c), now, &decisions[i])
 	}
 	enforced, all := Fit(charges, decisions)
 	for i := range charges {
@@ -24,9 +20,7 @@ func TakeAll(charges []leakybucket.Charge, states []leakybucket.State, now leaky
 		if !enforced || c.Shadow && !all {
 			continue
 		}
-		if shared {
-			carry(charges, states, i)
-		}
+		carry(charges, states, i)
 		if !c.Probe {
 			s := &states[i]
 			d.Poured, d.Level = true, c.Limit.Level(*s, now)
@@ -46,18 +40,6 @@ func Fit(charges []leakybucket.Charge, decisions []leakybucket.Decision) (enforc
 		}
 	}
 	return enforced, all
-}
-
-// anyShared reports whether two charges name the same bucket.
-func anyShared(charges []leakybucket.Charge) bool {
-	for i := range charges {
-		for j := range i {
-			if SameBucket(&charges[i], &charges[j]) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // carry lets the i-th charge find its bucket as an earlier one left it.
