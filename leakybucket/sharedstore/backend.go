@@ -56,13 +56,18 @@ type connection struct {
 	waiting atomic.Int64    // requests
 }
 
-// An outage lasts while the breaker is not closed.
+// An Outage of the store lasts while the breaker is not closed.
+type Outage struct {
+	Since time.Time
+	Why   error // the last reason
+}
+
+// An outage is what a backend knows of the last one.
 type outage struct {
-	down    atomic.Bool
-	since   time.Time             // guarded by the breaker
-	failed  atomic.Pointer[error] // why the last call did
-	failing atomic.Int64          // when that was, in Unix nanoseconds
-	budget  atomic.Int64          // the timeout of the last call that was wanted: a time.Duration
+	lasts   atomic.Pointer[Outage] // nil while there is none
+	failed  atomic.Pointer[error]  // why the last call did
+	failing atomic.Int64           // when that was, in Unix nanoseconds
+	budget  atomic.Int64           // the timeout of the last call that was wanted: a time.Duration
 }
 
 const (
@@ -250,7 +255,7 @@ func (b *Backend) probe(ctx context.Context, budget time.Duration) error {
 // trip opens the breaker.
 func (b *Backend) trip(err error) {
 	b.failed.Store(&err)
-	for !b.down.Load() {
+	for !b.Down() {
 		done, refused := b.breaker.Allow()
 		if refused != nil {
 			return
@@ -261,33 +266,33 @@ func (b *Backend) trip(err error) {
 
 // changed is called by the breaker, with its lock held.
 func (b *Backend) changed(to gobreaker.State) {
-	switch {
-	case to == gobreaker.StateOpen && !b.down.Load():
-		b.since = time.Now()
-		b.down.Store(true)
+	switch o := b.Outage(); {
+	case to == gobreaker.StateOpen && o == nil:
 		why := *b.failed.Load()
+		b.lasts.Store(&Outage{time.Now(), why})
 		b.notifier.isNew(why)
 		b.notifier.notify(func(o Observer) { o.Down(why) })
 		go b.revive()
 	case to == gobreaker.StateClosed:
-		b.down.Store(false)
-		after := time.Since(b.since)
+		b.lasts.Store(nil)
+		after := time.Since(o.Since)
 		b.notifier.notify(func(o Observer) { o.Up(after) })
 	}
 }
 
 // revive tries the store until it answers. No request does, so none waits for it.
 func (b *Backend) revive() {
-	last, told := (*b.failed.Load()).Error(), 0
-	for b.down.Load() && sleep(b.ending, trialGap) {
+	o, told := b.Outage(), 0
+	for b.Down() && sleep(b.ending, trialGap) {
 		done, refused := b.breaker.Allow()
 		if refused != nil {
 			continue
 		}
 		err := b.probe(b.ending, time.Duration(b.budget.Load()))
 		// A timeout says little. Another reason than at first, such as a wrong password, is told.
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) && told < mostReasons && !strings.Contains(last, err.Error()) {
-			last, told = err.Error(), told+1
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && told < mostReasons && !strings.Contains(o.Why.Error(), err.Error()) {
+			o, told = &Outage{o.Since, err}, told+1
+			b.lasts.Store(o)
 			b.notifier.notify(func(o Observer) { o.Failed("trying the store, which is down", err) })
 		}
 		done(err)
@@ -322,7 +327,7 @@ var errCallersDeadline = errors.New("the caller's deadline has passed")
 // sooner, and reports whether it may be made. A client that hangs up does not end it.
 func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, admitted bool) {
 	b.budget.Store(int64(timeout))
-	if !b.Ready() || b.down.Load() {
+	if !b.Ready() || b.Down() {
 		return c, false
 	}
 	done, refused := b.breaker.Allow()
@@ -362,7 +367,7 @@ func (b *Backend) end(c call, what string, err error) error {
 		b.notifier.count(func(o Observer) { o.Errors() })
 	}
 	c.done(err)
-	if err != nil && !c.shortened && !b.down.Load() { // the outage is told with its reason
+	if err != nil && !c.shortened && !b.Down() { // the outage is told with its reason
 		b.notifier.failed(what, err)
 	}
 	return err
@@ -375,8 +380,11 @@ func (b *Backend) lost(settlements []leakybucket.Settlement) {
 	}
 }
 
+// Outage returns the outage that lasts, or nil.
+func (b *Backend) Outage() *Outage { return b.lasts.Load() }
+
 // Down reports whether the store is known to be down, so that it is left alone.
-func (b *Backend) Down() bool { return b.down.Load() }
+func (b *Backend) Down() bool { return b.Outage() != nil }
 
 // Failing reports whether calls fail: the store is down, or a call failed lately.
 func (b *Backend) Failing() bool {

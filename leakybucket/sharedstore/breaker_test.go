@@ -166,6 +166,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		n.remote.hung.Store(false)
 		n.remote.down.Store(true)
 		time.Sleep(10 * time.Minute)
+		why := n.backend.Outage().Why
+		check.That(t, why.Error() == "connection refused", "got an outage by %v, want its last reason", why)
 		n.recover()
 		n.steadily(10, 10*time.Second)
 		got := n.witness.heard()

@@ -42,7 +42,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 	s, of := b.With(Options{}), store.Filter{Zone: "z", Scan: 10}
 	var cursors []string
 	for _, down := range []bool{false, true} {
-		b.down.Store(down)
+		b.lasts.Store(map[bool]*Outage{true: {}}[down])
 		some, next, err := s.List(t.Context(), of, "")
 		if err != nil || len(some) == 0 || next == "" || strings.HasPrefix(some[0].Key, "local") != down {
 			t.Fatalf("down %v: got %v, cursor %q and error %v, want some of the store that answers", down, some, next, err)
@@ -52,7 +52,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 		cursors = append(cursors, next)
 	}
 	for i, down := range []bool{true, false} {
-		b.down.Store(down)
+		b.lasts.Store(map[bool]*Outage{true: {}}[down])
 		_, _, err := s.List(t.Context(), of, cursors[i])
 		check.That(t, errors.Is(err, store.ErrBadCursor), "down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
 	}

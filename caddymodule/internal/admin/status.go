@@ -76,8 +76,8 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 	if e.Shared != nil {
 		s.Name, s.Failing, s.Down = e.Shared.Name, e.Shared.Failing(), e.Shared.Down()
 		s.Calls, s.Failed, s.Took = e.Control.Rates.CallsPerSecond(s.Name, now)
-		if o := e.Shared.Outage.Load(); o != nil && s.Down {
-			s.Since, s.Why = &o.Since, o.Why
+		if o := e.Shared.Outage(); o != nil {
+			s.Since, s.Why = &o.Since, o.Why.Error()
 		}
 	}
 	return kept

@@ -126,7 +126,6 @@ func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 func (e *Engine) Down(err error) {
 	name := e.Shared.Name
 	telemetry.StoreOutages.WithLabelValues(name).Inc()
-	e.Shared.Outage.Store(&stores.Outage{Since: time.Now(), Why: err.Error()})
 	e.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
 	e.emit("throttle_store_down", map[string]any{"store": name, "error": err.Error()})
 }
@@ -134,16 +133,12 @@ func (e *Engine) Down(err error) {
 // Up implements sharedstore.Observer.
 func (e *Engine) Up(after time.Duration) {
 	name := e.Shared.Name
-	e.Shared.Outage.Store(nil)
 	e.Logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
 	e.emit("throttle_store_up", map[string]any{"store": name, "seconds": after.Seconds()})
 }
 
 // Failed implements sharedstore.Observer.
 func (e *Engine) Failed(what string, err error) {
-	if o := e.Shared.Outage.Load(); o != nil { // another reason than at first, such as a wrong password
-		e.Shared.Outage.Store(&stores.Outage{Since: o.Since, Why: err.Error()})
-	}
 	e.Logger.Error(what, zap.String("store", e.Shared.Name), zap.Error(err))
 }
 

@@ -28,17 +28,9 @@ type SharedStore struct {
 	users atomic.Int64 // and left
 	close func()       // once
 
-	Outage atomic.Pointer[Outage] // that lasts
-
 	// ChangesRead lets requests go on that wait at the start until this Caddy knows the bans
 	// and limits that the store keeps. It may be called more than once.
 	ChangesRead func()
-}
-
-// An Outage of a shared store.
-type Outage struct {
-	Since time.Time
-	Why   string
 }
 
 // ConnectStore returns the shared store of a name and its options, or creates it with
