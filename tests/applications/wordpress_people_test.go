@@ -151,6 +151,15 @@ func wordPressServesPeople(t *testing.T) {
 		s.CheckComfort("198.51.100.1")
 	})
 
+	t.Run("an office at nine", func(t *testing.T) {
+		const office = "198.51.100.1"
+		s := startWordPress(t)
+		logins := statusesOf(s, 30, func(int) system.Request {
+			return system.Request{Address: office, Method: "POST", Target: "/wp-login.php", Header: []string{"Cookie", "wordpress_test_cookie=x"}, Body: "log=author&pwd=right"}
+		})
+		check.Equal(t, logins[302], 30, "right passwords that log in")
+	})
+
 	t.Run("photos", func(t *testing.T) {
 		s := startWordPress(t)
 		p := newPerson(s, startPeople(s), "198.51.100.1")
