@@ -160,6 +160,19 @@ func wordPressServesPeople(t *testing.T) {
 		check.Equal(t, logins[302], 30, "right passwords that log in")
 	})
 
+	t.Run("an author whose links lead nowhere", func(t *testing.T) {
+		const author = "198.51.100.1"
+		s := startWordPress(t)
+		for _, target := range []string{"/wp-json/wp/v2/posts/9999", "/index.php?rest_route=/wp/v2/posts/9999", "/wp-content/a.woff2"} {
+			found := statusesOf(s, 25, func(int) system.Request {
+				return system.Request{Address: author, Target: target, Header: []string{"Cookie", "wordpress_logged_in_x=x"}}
+			})
+			check.Equal(t, found[404], 25, "%s: missing, not refused", target)
+		}
+		probes := statusesOf(s, 25, func(int) system.Request { return system.Request{Address: author, Target: "/shell.php/wp-json/"} })
+		check.That(t, probes[404] >= 20 && probes[429] > 0, "got %v for probes, want twenty of 404, and 429", probes)
+	})
+
 	t.Run("photos", func(t *testing.T) {
 		s := startWordPress(t)
 		p := newPerson(s, startPeople(s), "198.51.100.1")
