@@ -180,6 +180,9 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 		{"codes", 50, func(i int) system.Request {
 			return system.Request{Address: "192.0.2.4", Target: fmt.Sprintf("/account/twofa?twofa_code=%06d", i)}
 		}, map[int]int{302: 20, 429: 30}},
+		{"files that say password=", 30, func(int) system.Request {
+			return system.Request{Address: "192.0.2.5", Method: "POST", Target: "/uploads.js?filename=a.conf", Header: []string{"Content-Type", "application/octet-stream"}, Body: "password=x"}
+		}, map[int]int{200: 30}},
 		{"mails", 20, func(i int) system.Request {
 			return system.Request{Address: "192.0.2.3", Method: "POST", Target: "/users/password", Body: "user[email]=alice@example.com"}
 		}, map[int]int{200: 5, 429: 15}},
