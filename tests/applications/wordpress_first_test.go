@@ -161,7 +161,7 @@ const pagesCapacity, pagesLeak = 120, 2
 
 // wordPressChargesWhatRunsPHP as the recipe says, whatever it looks like.
 func wordPressChargesWhatRunsPHP(t *testing.T) {
-	s := startWordPress(t)
+	s, author := startWordPress(t), []string{"Cookie", "wordpress_logged_in_x=x"}
 	requests := []struct {
 		cost float64 // in zone pages
 		system.Request
@@ -184,6 +184,10 @@ func wordPressChargesWhatRunsPHP(t *testing.T) {
 		{5, system.Request{Target: "/search/kettle/"}},
 		{5, system.Request{Target: "/wp-json/wp/v2/posts?search=kettle"}},
 		{5, system.Request{Target: "/?rest_route=/wp/v2/posts&search=kettle"}},
+		{1, system.Request{Target: "/wp-json/wp/v2/search?search=ket&per_page=20&type=post&_locale=user", Header: author}},
+		{5, system.Request{Target: "/wp-json/wp/v2/search?search=ket&per_page=20&type=post&_locale=user"}},
+		{5, system.Request{Target: "/wp-json/wp/v2/media?search=ket&rest_route=/wp/v2/posts", Header: author}},
+		{5, system.Request{Target: "/wp-json/wp/v2/posts?search=ket", Header: author}},
 		{5, system.Request{Target: "/wp-json/wp/v2/users"}},
 		{5, system.Request{Target: "/?author=1"}},
 		{5, system.Request{Target: "/wp-cron.php"}},
