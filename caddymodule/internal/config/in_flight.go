@@ -51,7 +51,7 @@ type InFlight struct {
 
 	// How many requests may wait at once. More are refused. No client, which is an IPv4 address
 	// or an IPv6 /64, may hold more of these places than are still free, so that nobody fills the
-	// queue alone. Default: 200, at most 10,000. Only with wait or share.
+	// queue alone. Default: 250, at most 10,000. Only with wait or share.
 	Queue int `json:"queue,omitempty"`
 
 	// The longest request body that is received before the request waits or takes a slot, such as
@@ -127,7 +127,7 @@ func (f *InFlight) withDefaults() InFlight {
 		status, full.Wait = http.StatusServiceUnavailable, cmp.Or(f.Wait, caddy.Duration(5*time.Second))
 	}
 	if full.Wait > 0 {
-		full.Queue = cmp.Or(f.Queue, 200)
+		full.Queue = cmp.Or(f.Queue, 250)
 	}
 	full.Refusal = option.CopyOf(f.Refusal)
 	full.Refusal.FillIn(status)

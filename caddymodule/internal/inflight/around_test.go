@@ -153,8 +153,8 @@ func TestPlaceholders(t *testing.T) {
 // TestStatus is what the admin API tells.
 func TestStatus(t *testing.T) {
 	for options, want := range map[string]string{
-		"client_ip {\nwait 1m\n}": "enforcing: 3 of 1 slots, 1 of 200 waiting",
-		"{\nshare\nwait 1m\n}":    "enforcing: 1 of 1 slots, 3 of 200 waiting",
+		"client_ip {\nwait 1m\n}": "enforcing: 3 of 1 slots, 1 of 250 waiting",
+		"{\nshare\nwait 1m\n}":    "enforcing: 1 of 1 slots, 3 of 250 waiting",
 		"{\nshadow\n}":            "shadow: 4 of 1 slots, 0 of 0 waiting",
 	} {
 		onSite(t, "in_flight php 1 "+options, time.Second, func(t *testing.T, s *servertest.FuncSite) {
