@@ -10,15 +10,14 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // A server is what is known of a server's routes. A request that one of the terminal routes at the
 // top takes passes the handlers of no other one.
 type server struct {
-	all    *limit.Server         // for handlers in other routes than those
-	open   limit.Server          // what holds for any request, whatever route it takes
-	routes map[int]*limit.Server // for handlers in these, by the place of the route
+	all    *limit.Server   // for handlers in other routes than those
+	routes []*limit.Server // for those in each route at the top: all, unless it is terminal
+	each   []*limit.Server // all of these, once
 }
 
 // Servers are those of a config, as far as they are known.
@@ -36,8 +35,7 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	}
 	s := e.servers.all[of]
 	if s == nil {
-		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
-		s.look()
+		s = newServer(of)
 		// Until a server shuts down it serves as ever: with shutdown_delay, for long after Caddy's event
 		// that it is stopping.
 		of.RegisterOnShutdown(func() {
@@ -52,27 +50,38 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	return s
 }
 
-// look finds out what the routes are.
-func (s *server) look() {
-	for i := range s.all.Routes {
-		r := &s.all.Routes[i]
-		s.all.Add(featuresOf(r))
+// newServer finds out what the routes are.
+func newServer(of *caddyhttp.Server) *server {
+	s := &server{all: &limit.Server{Server: of}}
+	open := featuresOf(of.NamedRoutes) // of any request, whatever route it takes
+	open.ErrorRoutes = open.ErrorRoutes || len(of.NamedRoutes) > 0
+	if of.Errors != nil {
+		for i := range of.Errors.Routes {
+			open.Add(featuresOf(&of.Errors.Routes[i]))
+		}
+		raw, err := json.Marshal(of.Errors)
+		open.Add(limit.Features{ErrorRoutes: true, ErrorsAsk: err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))})
+	}
+	for i := range of.Routes {
+		if r := &of.Routes[i]; !r.Terminal {
+			open.Add(featuresOf(r)) // error routes within go on to the routes after this one
+		}
+	}
+	s.all.Add(open)
+	s.each = append(s.each, s.all)
+	for i := range of.Routes {
+		r, route := &of.Routes[i], s.all
+		if r.Terminal {
+			route = &limit.Server{Server: of, Features: open}
+			route.Add(featuresOf(r))
+			s.all.Add(route.Features)
+			s.each = append(s.each, route)
+		}
+		s.routes = append(s.routes, route)
 		s.all.Add(featuresOf(r.MatcherSets)) // Caddy has dropped what these were made of
 		s.all.ReadsVerdicts = s.all.ReadsVerdicts || negates(r.MatcherSets)
-		if !r.Terminal {
-			s.open.Add(featuresOf(r)) // error routes within go on to the routes after this one
-		}
 	}
-	s.open.Add(featuresOf(s.all.NamedRoutes))
-	s.open.ErrorRoutes = s.open.ErrorRoutes || len(s.all.NamedRoutes) > 0
-	if s.all.Errors != nil {
-		for i := range s.all.Errors.Routes {
-			s.open.Add(featuresOf(&s.all.Errors.Routes[i]))
-		}
-		raw, err := json.Marshal(s.all.Errors)
-		s.open.Add(limit.Features{ErrorRoutes: true, ErrorsAsk: err != nil || bytes.Contains(noUpstream.ReplaceAll(raw, nil), []byte(`"handler":`))})
-	}
-	s.all.Add(s.open.Features)
+	return s
 }
 
 // noUpstream matches the names of handlers, in JSON, that ask no upstream.
@@ -103,38 +112,19 @@ func (e *Engine) JoinServer(ctx caddy.Context) (of *limit.Server, forErrors bool
 	if s == nil {
 		return nil, false
 	}
-	for i := range s.all.Routes {
-		switch route := &s.all.Routes[i]; {
-		case route.HandlersRaw == nil: // its handlers were provisioned before
-		case route.Terminal:
-			return s.joinRoute(i, route), false
-		default:
-			s.joinAll(1)
-			return s.all, false
+	of, times := s.all, 2 // in a named route, which one request may pass twice, or an error route
+	raw := func(r caddyhttp.Route) bool { return r.HandlersRaw != nil } // the handlers of those before it were provisioned
+	if i := slices.IndexFunc(s.all.Routes, raw); i >= 0 {
+		of, times = s.routes[i], 1
+	} else {
+		forErrors = s.all.Errors != nil && slices.ContainsFunc(s.all.Errors.Routes, raw)
+	}
+	for _, one := range s.each {
+		if of == s.all || one == s.all || one == of {
+			one.Limiters += times
 		}
 	}
-	s.joinAll(2) // in a named route, which one request may pass twice, or an error route
-	return s.all, s.all.Errors != nil && slices.ContainsFunc(s.all.Errors.Routes, func(r caddyhttp.Route) bool { return r.HandlersRaw != nil })
-}
-
-func (s *server) joinRoute(i int, route *caddyhttp.Route) *limit.Server {
-	of := s.routes[i]
-	if of == nil {
-		of = option.CopyOf(&s.open)
-		of.Add(featuresOf(route))
-		s.routes[i] = of
-	}
-	of.Limiters++
-	s.all.Limiters++
-	return of
-}
-
-func (s *server) joinAll(times int) {
-	s.open.Limiters += times
-	s.all.Limiters += times
-	for _, of := range s.routes {
-		of.Limiters += times
-	}
+	return of, forErrors
 }
 
 // ReadVerdicts makes the verdicts about requests of the server in which a module is provisioned readable
@@ -154,8 +144,7 @@ func (e *Engine) readAllVerdicts() {
 }
 
 func (s *server) readVerdicts() {
-	s.all.ReadsVerdicts, s.open.ReadsVerdicts = true, true
-	for _, of := range s.routes {
+	for _, of := range s.each {
 		of.ReadsVerdicts = true
 	}
 }
