@@ -151,7 +151,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 		if z.Shadow != nil {
 			continue
 		}
-		if concern, err := z.Concerns(&s); err != nil || concern == limit.Concerned {
+		if concerned, _, err := z.Concerns(&s); err != nil || concerned {
 			h.app.Shared.Await(r.Context())
 			return
 		}

@@ -237,15 +237,14 @@ func (a *evaluation) decided(z *Zone) bool {
 
 // claimOf lets a zone claim if it concerns the request, now or once the body is there.
 func (a *evaluation) claimOf(z *Zone) error {
-	concern, err := z.Concerns(&a.Subject)
-	switch {
-	case err != nil || concern == Unmatched:
-		return err
-	case concern == Concerned:
+	concerned, exempt, err := z.Concerns(&a.Subject)
+	if concerned {
 		return a.claimFor(z)
 	}
-	z.Reporter.Count(CountExempt)
-	return nil
+	if exempt {
+		z.Reporter.Count(CountExempt)
+	}
+	return err
 }
 
 // claimFor adds the claim of a zone that concerns the request, unless it must wait for the body.
@@ -255,7 +254,7 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		a.later = append(a.later, z)
 		return nil
 	}
-	if !z.Carries(&a.Subject) {
+	if len(z.Field) > 0 && !z.carries(&a.Subject) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject)

@@ -338,10 +338,8 @@ func (z *Zone) MaxBody() int64 {
 	return z.ReadBody.bytes
 }
 
-// Carries reports whether a request with a query or a body carries one of the zone's fields, if it
-// has any. What cannot be read, or not for sure, carries every field.
-func (z *Zone) Carries(s *Subject) bool { return len(z.Field) == 0 || z.carries(s) }
-
+// carries reports whether a request with a query or a body carries one of the zone's fields. What
+// cannot be read, or not for sure, carries every field.
 func (z *Zone) carries(s *Subject) bool {
 	return !s.whole() || s.Form(z.Key.Form).Carries(z.wanted...)
 }

@@ -46,8 +46,9 @@ type Observer struct {
 	fields struct{ before, own http.Header } // what outer handlers have set, and what comes from within; with OwnHeader
 	err    error                             // of the next handler
 	values []string                          // of Headers; "" if absent or given twice
+	began  time.Time                         // with Timed, less what the request had waited in in_flight by then, so that later waits can be taken off
+	took   time.Duration                     // until there were headers, or else until the next handler was done, but for waits in in_flight
 	ending
-	times
 	due [1]leakybucket.Settlement // room for what settling corrects
 }
 
@@ -58,13 +59,6 @@ type ending struct {
 	failed   bool // to send something
 	gone     bool // the client, when the next handler was done
 	returned bool // the next handler did not panic
-}
-
-// Times are how long the upstream took, with Timed.
-type times struct {
-	began   time.Time     // less what the request had waited in in_flight by then, so that later waits can be taken off
-	headers time.Duration // until there were, but for waits in in_flight
-	elapsed time.Duration // until the next handler was done without them, likewise
 }
 
 // Serve calls the next handler with the observer as the response writer. When it
@@ -94,7 +88,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 func (o *Observer) end() {
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
-		o.elapsed = o.served()
+		o.took = o.served()
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
@@ -116,7 +110,7 @@ func (o *Observer) served() time.Duration {
 func (o *Observer) Own() http.Header { return o.fields.own }
 
 // Took says how long the response took, instead of what was measured.
-func (o *Observer) Took(d time.Duration) { o.headers, o.elapsed = d, d }
+func (o *Observer) Took(d time.Duration) { o.took = d }
 
 // Left reports whether the client left before all of the answer was sent. Many
 // clients leave as soon as they have the last byte, before the handler is done.
@@ -147,7 +141,7 @@ func (o *Observer) WriteHeader(status int) {
 		o.look() // while the length of the body is not known
 	}
 	if o.Final(status) {
-		o.headers = o.served()
+		o.took = o.served()
 		o.beforeHeaders(status)
 		o.tunnel = o.tunnel || o.Tunnels()
 	}

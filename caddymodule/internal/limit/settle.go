@@ -149,6 +149,7 @@ func (s *Settle) Actual(o *Observer, limit leakybucket.Limit, reserved float64) 
 
 // measure returns what the response says, and false if it says nothing.
 func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known bool) {
+	erred := o.Status == 0 && (!o.returned || o.err != nil) // an error route answers, after us
 	switch {
 	case s.Source == ByStatus:
 		status := o.FinalStatus()
@@ -158,22 +159,19 @@ func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known boo
 		return 0, status != 0
 	case o.tunnel:
 		return 0, false // a tunnel says nothing about the work that opened it
-	case s.Source == BySeconds && o.Status == 0 && (!o.returned || o.err != nil):
-		return max(o.elapsed.Seconds(), reserved), true
-	case s.Source == BySeconds && o.Status == 0: // the server sends an empty answer
-		return o.elapsed.Seconds(), true
+	case s.Source == BySeconds && erred:
+		return max(o.took.Seconds(), reserved), true
 	case s.Source == BySeconds:
-		return o.headers.Seconds(), true
-	case o.Status == 0 && (!o.returned || o.err != nil):
-		return 0, false // an error route answers, after us
+		return o.took.Seconds(), true
+	case erred:
+		return 0, false
 	case s.Source == ByBytes:
 		return float64(o.bytes) / s.bytes, true
-	default:
-		if i := slices.Index(o.Headers, s.Name); i >= 0 {
-			return leakybucket.ParseCost(o.values[i])
-		}
-		return 0, false
 	}
+	if i := slices.Index(o.Headers, s.Name); i >= 0 {
+		return leakybucket.ParseCost(o.values[i])
+	}
+	return 0, false // a replay has no headers
 }
 
 // FinalStatus returns the status that the client gets, or 0 if it is not known.

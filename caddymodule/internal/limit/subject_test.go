@@ -83,7 +83,7 @@ func TestABodyIsReadOnce(t *testing.T) {
 	}
 	check.OK(t, s.Receive(body.NewStore(t.TempDir(), nil), 0))
 	for i, zone := range zones {
-		check.Equal(t, zone.Carries(&s), i != 1, "zone %d carries a field", i)
+		check.Equal(t, zone.carries(&s), i != 1, "zone %d carries a field", i)
 		_ = s.Body.Close()
 	}
 }

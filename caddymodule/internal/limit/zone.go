@@ -222,35 +222,20 @@ func (z *Zone) inShadow(overrides *override.Set, key string) bool {
 	return xxhash.Sum64String(key)%100 >= uint64(z.Enforce) || overrides.Shadow(z.Name, time.Now())
 }
 
-// A Concern is whether a zone charges a request.
-type Concern uint8
-
-// The concerns.
-const (
-	Unmatched Concern = iota
-	Exempted
-	Concerned
-)
-
 // concernsAll reports whether the zone charges all requests.
 func (z *Zone) concernsAll() bool { return len(z.Match)+len(z.Exempt)+len(z.Static) == 0 }
 
-// Concerns reports whether the zone charges a request, and if not, why. The error is that of
-// a matcher.
-func (z *Zone) Concerns(s *Subject) (Concern, error) {
+// Concerns reports whether the zone charges a request, and if its match alone would have it do so,
+// whether the request is exempt. The error is that of a matcher.
+func (z *Zone) Concerns(s *Subject) (concerned, exempt bool, err error) {
 	if z.Match != nil {
 		if match, err := s.MatchesAnyAddress(z.Match); err != nil || !match {
-			return Unmatched, matcherError("match", err)
+			return false, false, matcherError("match", err)
 		}
 	}
-	exempt, err := z.Exempts(s)
-	switch {
-	case err != nil:
-		return Unmatched, err
-	case exempt, slices.ContainsFunc(z.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }):
-		return Exempted, nil
-	}
-	return Concerned, nil
+	exempt, err = z.Exempts(s)
+	exempt = exempt || err == nil && slices.ContainsFunc(z.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) })
+	return err == nil && !exempt, exempt, err
 }
 
 // Exempts reports whether the zone's own matchers exempt a request. Static files do
