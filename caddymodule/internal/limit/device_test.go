@@ -156,7 +156,7 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 	cookie := logInOf(t, trust, "alice", logInOf(t, trust, "bob", "", noon), noon)
 	for name, header := range map[string][]string{
 		"empty":        {deviceCookieOf("login") + "="},
-		"cut off":      {cookie[:len(cookie)-1-signer.TokenSize(entrySize)-30]},
+		"cut off":      {cookie[:len(cookie)-1-signer.TokenSize(len(entry{}))-30]},
 		"given twice":  {cookie, cookie},
 		"too long":     {cookie + strings.Repeat(".", largestCookie)},
 		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},

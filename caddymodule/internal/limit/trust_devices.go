@@ -89,18 +89,17 @@ const longestTrust = 365 * 24 * time.Hour
 // that its ID says, at random, so that whoever earns devices without end earns no more buckets.
 const devicePlaces = 10
 
-// An entry is what a token says: the ID of the device, and when the token was issued and
-// expires, as Unix seconds.
-type entry [entrySize]byte
+// An entry is what a token says: the ID of the device, and when the token was issued, as Unix
+// seconds. The config says for how long that holds.
+type entry [issuedAt + 8]byte
 
-const (
-	issuedAt  = 16
-	expiresAt = issuedAt + 8
-	entrySize = expiresAt + 8
-)
+const issuedAt = 16
 
-func (e *entry) at(i int) time.Time      { return time.Unix(int64(binary.BigEndian.Uint64(e[i:])), 0) }
-func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uint64(at.Unix())) }
+// holds reports whether a device is trusted that has had its token for so long.
+func (t *TrustDevices) holds(e *entry, now time.Time) bool {
+	age := now.Sub(time.Unix(int64(binary.BigEndian.Uint64(e[issuedAt:])), 0))
+	return age >= -clockLeeway && age < time.Duration(t.For)
+}
 
 // deviceCookieOf returns the name of a zone's device cookie.
 func deviceCookieOf(zone string) string { return cookie.OwnPrefix + "device-" + zone }
@@ -147,14 +146,11 @@ func (c *deviceClient) read(r *http.Request, now time.Time) {
 	tokens := strings.SplitN(cookies[0].Value, entrySeparator, mostEntries+1)
 	for _, token := range tokens[:min(len(tokens), mostEntries)] {
 		var e entry
-		if !signer.Read(token, e[:]) || !now.Before(e.at(expiresAt)) {
-			continue
-		}
-		issued := e.at(issuedAt)
 		switch {
-		case issued.After(now.Add(clockLeeway)) || !c.trust.keys.Open(token, &c.bound, e[:]):
+		case !signer.Read(token, e[:]) || !c.trust.holds(&e, now):
+		case !c.trust.keys.Open(token, &c.bound, e[:]):
 			c.others = append(c.others, token)
-		case !c.known && now.Before(issued.Add(time.Duration(c.trust.For))): // the config may say less than it did
+		case !c.known:
 			c.known, c.entry = true, e
 		}
 	}
@@ -209,19 +205,11 @@ func (c *deviceClient) Issue(header http.Header, now time.Time) (ok bool) {
 	if !c.known {
 		rand.Read(e[:issuedAt]) // never fails
 	}
-	e.set(issuedAt, now)
-	e.set(expiresAt, now.Add(time.Duration(c.trust.For)))
+	binary.BigEndian.PutUint64(e[issuedAt:], uint64(now.Unix()))
 	token, ok := c.trust.keys.Sign(&c.bound, e[:])
-	if !ok {
-		return false
+	if ok {
+		tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
+		header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.zone), strings.Join(tokens, entrySeparator), time.Duration(c.trust.For)))
 	}
-	tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
-	last := e.at(expiresAt)
-	for _, token := range tokens[1:] {
-		if signer.Read(token, e[:]) && e.at(expiresAt).After(last) {
-			last = e.at(expiresAt)
-		}
-	}
-	header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.zone), strings.Join(tokens, entrySeparator), min(last.Sub(now), longestTrust)))
-	return true
+	return ok
 }
