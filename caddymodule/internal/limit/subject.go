@@ -45,25 +45,17 @@ type Subject struct {
 
 	replacer *caddy.Replacer // once it was asked for
 
-	client
+	addr   netip.Addr    // of the client, once it was asked for
 	empty  bool          // it is known to carry no field
 	form   *form.Reading // of the plan formOf
 	formOf *form.Plan
-	addresses
-}
 
-// A client is the address that a request comes from.
-type client struct {
-	addr   netip.Addr
-	parsed bool // addr is set
-}
+	// What the request asks for, once somebody has looked:
 
-// The addresses of a request are what it asks for.
-type addresses struct {
+	looked bool
 	sent   *url.URL  // the address as the client sent it; nil if it is the one that the request has now
 	all    []url.URL // which count; nil if only the one that the request has now does
 	query  string    // that it has now
-	looked bool      // these are set
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -108,10 +100,9 @@ func (s *Subject) TrustedPeer() bool {
 // Address returns the client's address as Caddy found it, or the zero Addr if the
 // request has none.
 func (s *Subject) Address() netip.Addr {
-	if !s.parsed {
+	if !s.addr.IsValid() {
 		text, _ := s.Vars[caddyhttp.ClientIPVarKey].(string)
 		s.addr, _ = netip.ParseAddr(text)
-		s.parsed = true
 	}
 	return s.addr
 }
@@ -299,53 +290,53 @@ const mostParameters = 10_000
 
 var octet = regexp.MustCompile(`%([0-9A-Fa-f]{2})`)
 
-// reading returns an address as some upstreams read it, or nil if Caddy's matchers do so, too.
-func reading(u *url.URL, how int) *url.URL {
-	path, query := u.Path, u.RawQuery
-	switch how {
-	case 0: // The matcher query sees nothing of a query with ; or a stray % or too many parameters. PHP does.
-		if _, err := url.PathUnescape(query); err != nil || strings.Contains(query, ";") || strings.Count(query, "&") >= mostParameters {
-			pairs := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
-			query = octet.ReplaceAllString(strings.Join(pairs[:min(len(pairs), mostParameters)], "&"), "\x00$1")
-			query = strings.NewReplacer("%", "%25", "\x00", "%").Replace(query)
+// readings return the path and the query of an address as some upstreams read them, where Caddy's
+// matchers do not.
+var readings = []func(path, query string) (string, string){
+	// The matcher query sees nothing of a query with ; or a stray % or too many parameters. PHP does.
+	func(path, query string) (string, string) {
+		if _, err := url.PathUnescape(query); err == nil && !strings.Contains(query, ";") && strings.Count(query, "&") < mostParameters {
+			return path, query
 		}
-	case 1: // Matchers resolve "..", and applications may not: for Rails, /login.%2F%2E%2E%2Fx is /login.
-		path = strings.ReplaceAll(path, "/..", "/_..")
-	default: // For parse_url of PHP, and new URL of Node, //x/login is /login at the host x.
+		pairs := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+		query = octet.ReplaceAllString(strings.Join(pairs[:min(len(pairs), mostParameters)], "&"), "\x00$1")
+		return path, strings.NewReplacer("%", "%25", "\x00", "%").Replace(query)
+	},
+	// Matchers resolve "..", and applications may not: for Rails, /login.%2F%2E%2E%2Fx is /login.
+	func(path, query string) (string, string) { return strings.ReplaceAll(path, "/..", "/_.."), query },
+	// For parse_url of PHP, and new URL of Node, //x/login is /login at the host x.
+	func(path, query string) (string, string) {
 		if named, found := strings.CutPrefix(path, "//"); found {
 			_, named, _ = strings.Cut(named, "/")
 			path = "/" + named
 		}
-	}
-	if path == u.Path && query == u.RawQuery {
-		return nil
-	}
-	other := *u
-	other.Path, other.RawQuery = path, query // RawPath, which is of another path now, counts no more
-	return &other
+		return path, query
+	},
 }
 
 // lookUpAddresses finds out how the client sent the request: path and query may have been
 // rewritten since. Neither a rewrite nor a spelling must hide a request from a zone or make it free.
 func (s *Subject) lookUpAddresses() {
 	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	now := s.Request.URL
+	now, room := s.Request.URL, [1]url.URL{}
 	s.looked, s.query = true, queryOf(now)
+	all := append(room[:0], *now)
 	if ok && sent.URL != nil && (sent.URL.Path != now.Path || sent.URL.RawPath != now.RawPath || sent.URL.RawQuery != now.RawQuery) {
 		s.sent = sent.URL
-		s.all = []url.URL{*sent.URL}
-	} else if reading(now, 0) == nil && reading(now, 1) == nil && reading(now, 2) == nil {
-		return
+		if all = []url.URL{*sent.URL}; !frontController(sent.URL.Path, now.Path) {
+			all = append(all, *now)
+		}
 	}
-	if s.sent == nil || !frontController(s.sent.Path, now.Path) {
-		s.all = append(s.all, *now)
-	}
-	for how := range 3 {
-		for i := range s.all {
-			if other := reading(&s.all[i], how); other != nil {
-				s.all = append(s.all, *other)
+	for _, read := range readings {
+		for i := range all {
+			other := all[i]
+			if other.Path, other.RawQuery = read(other.Path, other.RawQuery); other.Path != all[i].Path || other.RawQuery != all[i].RawQuery {
+				all = append(all, other) // whose RawPath is of another path, and counts no more
 			}
 		}
+	}
+	if s.sent != nil || len(all) > 1 {
+		s.all = append(s.all, all...)
 	}
 }
 
