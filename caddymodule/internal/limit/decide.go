@@ -500,8 +500,8 @@ func (a *evaluation) takeLater() (err error) {
 }
 
 // giveBack gives back what the first so many claims have poured, unless part of the body went
-// into a file. If only those in shadow give back, the request goes on, and a verdict that corrects
-// charges does it with them, in one call of the store.
+// into a file. If only those in shadow give back, the request goes on, and the store is told when it
+// settles: that may be one call.
 func (a *evaluation) giveBack(first int, onlyShadow bool) {
 	if a.Body.InFile() {
 		return
@@ -513,11 +513,11 @@ func (a *evaluation) giveBack(first int, onlyShadow bool) {
 			o.Answer.Poured = false
 		}
 	}
-	if onlyShadow && slices.ContainsFunc(a.Zones, func(z *Zone) bool { return z.Settle != nil || len(z.Refund) > 0 }) {
+	if onlyShadow {
 		a.due = due
-		return
+	} else {
+		a.env.Correct(due)
 	}
-	a.env.Correct(due)
 }
 
 // conclude counts a request that is admitted, or returns the verdict if somebody needs one.
