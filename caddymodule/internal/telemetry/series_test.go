@@ -176,9 +176,9 @@ func TestWaitingRequestsAreInTheMetrics(t *testing.T) {
 		s := servertest.NewWaitZone(t, servertest.LikeNginx, time.Second)
 		s.Visits(4, servertest.Office, "/")
 		s.Visits(1, servertest.Visitor, "/")
-		check.Equal(t, servertest.Counted(t, engine.Waiting, "waits")["waiting"], 3, "waiting")
+		check.Equal(t, servertest.Counted(t, engine.Running{}, "waits")["waiting"], 3, "waiting")
 		servertest.Sleep(time.Minute)
-		got := servertest.Counted(t, engine.Waiting, "waits")
+		got := servertest.Counted(t, engine.Running{}, "waits")
 		check.That(t, len(got) == 0, "got %v when all have gone, want none", got)
 	})
 }
