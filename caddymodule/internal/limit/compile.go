@@ -65,20 +65,18 @@ type Given struct {
 }
 
 // Load loads what Compile has left out. Once the engine has added it, nothing changes the zone.
-func (z *Zone) Load(ctx caddy.Context, given Given) error {
+func (z *Zone) Load(ctx caddy.Context, given Given) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("zone %q: %w", z.Name, err)
+		}
+	}()
 	if given.Shadow && z.Shadow == nil {
 		z.Shadow = new(Shadow)
 	}
 	if z.TrustDevices != nil {
 		z.TrustDevices.insecure, z.TrustDevices.keys = given.Insecure, given.Keys()
 	}
-	if err := z.loadMatching(ctx, &given); err != nil {
-		return fmt.Errorf("zone %q: %w", z.Name, err)
-	}
-	return nil
-}
-
-func (z *Zone) loadMatching(ctx caddy.Context, given *Given) (err error) {
 	if z.Match, err = option.LoadMatchers(ctx, z, "MatchRaw", z.MatchRaw); err != nil {
 		return err
 	}

@@ -249,10 +249,10 @@ func (c *Cost) checkMatch() error {
 }
 
 func parsePlaceholder(value string) (string, error) {
-	name := strings.TrimSuffix(strings.TrimPrefix(value, "{"), "}")
-	if strings.ContainsAny(name, "{}") || len(name) != len(value)-2 {
+	if placeholder.FindString(value) != value {
 		return "", fmt.Errorf("invalid cost %q: want a number or a single {placeholder}", value)
 	}
+	name := value[1 : len(value)-1]
 	if err := checkPlaceholder(name); err != nil {
 		return "", fmt.Errorf("placeholder {%s}: %w", name, err)
 	}

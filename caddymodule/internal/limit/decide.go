@@ -555,13 +555,8 @@ func (a *evaluation) conclude() *Verdict {
 	if nests {
 		v.note(a.Request)
 	}
-	none := len(v.Outcomes) == 0
-	if !none {
-		v.publish(a, logs)
-	} else if a.Server.readsVerdicts() && a.Replacer() != nil {
-		a.Replacer().Map(placeholdersOf(a.Request.Context()))
-	}
-	if none && a.Body == nil {
+	v.publish(a, logs)
+	if len(v.Outcomes) == 0 && a.Body == nil {
 		return nil
 	}
 	return v

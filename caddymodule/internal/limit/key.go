@@ -110,7 +110,9 @@ func (k *Key) typed(s *Subject) (name string) {
 // private reports whether keys say which account a request is about. Rate-limit headers would
 // tell which accounts exist.
 func (k *Key) private() bool {
-	return slices.ContainsFunc(k.Sources, func(s KeySource) bool { return s.private() })
+	return slices.ContainsFunc(k.Sources, func(s KeySource) bool {
+		return s.Folds() || s.Source == "cookie" || strings.Contains(s.Source, "{http.request.cookie.")
+	})
 }
 
 // A Policy decides about requests without a usable key.

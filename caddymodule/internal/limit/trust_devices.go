@@ -43,14 +43,6 @@ type TrustDevices struct {
 	insecure func() // called when a login has succeeded over plain HTTP, where no device can be trusted
 }
 
-// privateSources are the key sources of which rate-limit headers would tell which
-// accounts exist.
-var privateSources = []string{"field", "cookie", "basic_user"}
-
-func (k *KeySource) private() bool {
-	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
-}
-
 // compile compiles the trust in devices. It comes after the key and refund.
 func (t *TrustDevices) compile(z *Zone) error {
 	if t == nil {

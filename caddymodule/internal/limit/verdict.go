@@ -112,18 +112,18 @@ func VerdictsOf(ctx context.Context) *Verdicts {
 func (v *Verdict) publish(a *evaluation, logs bool) {
 	v.logged = logs
 	reads := a.Server.readsVerdicts()
-	if !logs && !reads || a.Vars == nil {
+	all, _ := a.Vars[verdictsVar].(*Verdicts)
+	if reads && all == nil && a.Replacer() != nil {
+		a.Replacer().Map(placeholdersOf(a.Request.Context())) // which are empty without outcomes
+	}
+	if len(v.Outcomes) == 0 || !logs && !reads || a.Vars == nil {
 		return
 	}
-	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
 		all = &v.verdicts
 		all.all = all.room[:0]
 		if reads || a.Server.Nests() { // else no placeholder, matcher or other handler looks for it
 			a.Vars[verdictsVar] = all
-		}
-		if reads && a.Replacer() != nil {
-			a.Replacer().Map(placeholdersOf(a.Request.Context()))
 		}
 		if logs {
 			if extra, ok := a.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
