@@ -190,22 +190,20 @@ func (b *ReadBody) compile(z *Zone, given bool) error {
 	case b.Else == "":
 		return nil
 	}
-	var unread float64
-	if err = option.Set(&unread, b.Else); err == nil {
-		err = z.Limit.ValidateCost(unread)
+	b.unread = new(float64)
+	if err = option.Set(b.unread, b.Else); err == nil {
+		err = z.Limit.ValidateCost(*b.unread)
 	}
-	b.unread = &unread
-	switch {
+	switch unread := *b.unread; {
 	case err != nil:
 	case unread == 0:
 		err = errors.New("0 lets clients hide costs in bodies that cannot be read: want a number above 0")
 	case unread > most:
 		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", b.Else, b.Most, most)
+	default:
+		return nil
 	}
-	if err != nil {
-		return option.About("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
-	}
-	return nil
+	return option.About("read_body else", 0, fmt.Errorf("read_body ... else: %w", err))
 }
 
 // compile compiles the source. It checks constants against the zone's limit.

@@ -171,7 +171,7 @@ func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env)
 func (a *evaluation) decideLater() (v *Verdict, err error) {
 	defer func() {
 		if v == nil {
-			(&Verdict{body: a.Body}).Close(a.Request, err)
+			closeBody(a.Body, a.Request, err)
 			a.Verdict = nil
 		}
 	}()

@@ -88,7 +88,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 func (o *Observer) end() {
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
-		o.took = o.served()
+		o.stop()
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
@@ -97,12 +97,11 @@ func (o *Observer) end() {
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 }
 
-// served returns for how long the upstream has had the request, with Timed.
-func (o *Observer) served() time.Duration {
-	if !o.Timed {
-		return 0
+// stop says for how long the upstream has had the request, with Timed.
+func (o *Observer) stop() {
+	if o.Timed {
+		o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
 	}
-	return time.Since(o.began) - record.WaitedIn(o.ctx)
 }
 
 // Own returns the fields of the response's header that come from within, once they are about to
@@ -141,7 +140,7 @@ func (o *Observer) WriteHeader(status int) {
 		o.look() // while the length of the body is not known
 	}
 	if o.Final(status) {
-		o.took = o.served()
+		o.stop()
 		o.beforeHeaders(status)
 		o.tunnel = o.tunnel || o.Tunnels()
 	}
