@@ -41,7 +41,7 @@ func TestJSONIsCheckedAsCaddyfilesAre(t *testing.T) {
 		{name: "zone differs in two handlers", zones: []string{a, `{"name":"a","limit":"5 2/s"}`}, want: `zone "a" is defined twice, and differently: a name is one budget, so give one of them another name: {"enforce":100,`},
 		{
 			name: "equal definitions, spelled differently", app: `{"zone":[{"name":"a","limit":"5 1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
-			zones: []string{`{"name":"a"}`, `{"match":[{"method":[ "GET" ],"path":["/x"]}],"limit":"5.0 1/s","name":"a","refusal":{"status":429},"key":{"sources":[{"source":"client_ip"}]}}`},
+			zones: []string{`{"name":"a"}`, `{"match":[{"method":[ "GET" ],"path":["/x"]}],"limit":"5 1/s","name":"a","refusal":{"status":429},"key":{"sources":[{"source":"client_ip"}]}}`},
 		},
 		{name: "two zones that are the same", zones: []string{a + `,{"name":"b",` + limit + `,"refusal":{"status":429}}`}, want: `zones "a" and "b" of one throttle directive are the same`},
 		{name: "two zones whose names are keys", zones: []string{`{"name":"a","key":{"sources":[{"source":"header","name":"a"}]},` + limit + `},{"name":"b","key":{"sources":[{"source":"header","name":"b"}]},` + limit + `}`}},

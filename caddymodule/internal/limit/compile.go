@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -132,11 +131,6 @@ func (z *Zone) fillIn() {
 	}
 	if z.TrustDevices != nil {
 		z.TrustDevices.For = cmp.Or(z.TrustDevices.For, caddy.Duration(180*24*time.Hour))
-	}
-	if capacity, leak, found := strings.Cut(z.LimitRaw, " "); found {
-		if n, err := leakybucket.ParseCapacity(capacity); err == nil {
-			z.LimitRaw = strconv.FormatFloat(n, 'f', -1, 64) + " " + leak
-		}
 	}
 }
 
