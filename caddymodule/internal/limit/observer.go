@@ -44,7 +44,6 @@ type Observer struct {
 	ctx    context.Context                   // of the request, to see when the client leaves
 	bytes  int64                             // of the body
 	fields struct{ before, own http.Header } // what outer handlers have set, and what comes from within; with OwnHeader
-	err    error                             // of the next handler
 	values []string                          // of Headers; "" if absent or given twice
 	began  time.Time                         // with Timed, less what the request had waited in in_flight by then, so that later waits can be taken off
 	took   time.Duration                     // until there were headers, or else until the next handler was done, but for waits in in_flight
@@ -54,11 +53,12 @@ type Observer struct {
 
 // An ending is how a response has ended.
 type ending struct {
-	tunnel   bool // the connection has become one
-	left     bool // the client, while there was something to send yet
-	failed   bool // to send something
-	gone     bool // the client, when the next handler was done
-	returned bool // the next handler did not panic
+	tunnel   bool  // the connection has become one
+	left     bool  // the client, while there was something to send yet
+	failed   bool  // to send something
+	gone     bool  // the client, when the next handler was done
+	returned bool  // the next handler did not panic
+	err      error // of the next handler
 }
 
 // Serve calls the next handler with the observer as the response writer. When it

@@ -50,9 +50,12 @@ type Subject struct {
 	form   *form.Reading // of the plan formOf
 	formOf *form.Plan
 
-	// What the request asks for, once somebody has looked:
+	addresses
+}
 
-	looked bool
+// Addresses are those that a request asks for.
+type addresses struct {
+	looked bool      // somebody has looked for them
 	sent   *url.URL  // the address as the client sent it; nil if it is the one that the request has now
 	all    []url.URL // which count; nil if only the one that the request has now does
 	query  string    // that it has now
