@@ -34,7 +34,7 @@
 //   - Others: a field is unclear if its name, or its last key, stands somewhere as "name",
 //     <name or name=. Arrays are unclear.
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
-//     any body to PHP's parse_str. &amp; ends none.
+//     any body to PHP's parse_str, and Ruby's CGI splits it at semicolons, too.
 //
 // All is unclear in a body that is compressed, has more than 10,000 fields, names two charsets or
 // one that is no superset of ASCII, or has a type that is nearly a form, or YAML, CSV or

@@ -58,7 +58,7 @@ func partsOf(t *testing.T, write func(w *multipart.Writer)) (contentType, body s
 
 // TestHonestBodies: all is clear in what sites and programs send.
 func TestHonestBodies(t *testing.T) {
-	block := `{"id":7,"title":"Password: \"x\"","content":"<!-- wp:paragraph {\"align\":\"left\"} -->\n<p>pwd=x&amp;log=y \u003cpassword\u003e</p>\n<!-- /wp:paragraph -->","excerpt":null,"meta":{"_x":[],"password":""},"categories":[1,2],"blocks":[[{"a":-1.5e3}]],"sticky":false}`
+	block := `{"id":7,"title":"Password: \"x\"","content":"<!-- wp:paragraph {\"align\":\"left\"} -->\n<p>pwd=x&amp;logs=y \u003cpassword\u003e</p>\n<!-- /wp:paragraph -->","excerpt":null,"meta":{"_x":[],"password":""},"categories":[1,2],"blocks":[[{"a":-1.5e3}]],"sticky":false}`
 	upload, photo := partsOf(t, func(w *multipart.Writer) {
 		_ = w.WriteField("post_id", "0")
 		_ = w.WriteField("_wpnonce", "a1")

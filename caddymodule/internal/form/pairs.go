@@ -30,11 +30,9 @@ func (p *pairs) write(data []byte) {
 		if p.keep(data[:n]); n == len(data) {
 			return
 		}
-		switch c := data[n]; {
-		case c == '=':
+		if c := data[n]; c == '=' {
 			p.named(false)
-		case c == ';' && p.loose && !p.inValue && string(p.text) == "amp": // &amp; of links in HTML
-		default:
+		} else {
 			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
 				p.named(!p.loose) // not all readers split it there
 			}
