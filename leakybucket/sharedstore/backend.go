@@ -269,10 +269,11 @@ func (b *Backend) changed(to gobreaker.State) {
 	switch o := b.Outage(); {
 	case to == gobreaker.StateOpen && o == nil:
 		why := *b.failed.Load()
-		b.lasts.Store(&Outage{time.Now(), why})
+		begun := &Outage{time.Now(), why}
+		b.lasts.Store(begun)
 		b.notifier.isNew(why)
 		b.notifier.notify(func(o Observer) { o.Down(why) })
-		go b.revive()
+		go b.revive(begun)
 	case to == gobreaker.StateClosed:
 		b.lasts.Store(nil)
 		after := time.Since(o.Since)
@@ -280,10 +281,10 @@ func (b *Backend) changed(to gobreaker.State) {
 	}
 }
 
-// revive tries the store until it answers. No request does, so none waits for it.
-func (b *Backend) revive() {
-	o, told := b.Outage(), 0
-	for b.Down() && sleep(b.ending, trialGap) {
+// revive tries the store until it answers. No request does, so none waits for it, but those may that
+// were let in before the outage: if they end it, nothing may begin it again.
+func (b *Backend) revive(o *Outage) {
+	for told := 0; sleep(b.ending, trialGap) && b.Outage() == o; {
 		done, refused := b.breaker.Allow()
 		if refused != nil {
 			continue
@@ -291,9 +292,11 @@ func (b *Backend) revive() {
 		err := b.probe(b.ending, time.Duration(b.budget.Load()))
 		// A timeout says little. Another reason than at first, such as a wrong password, is told.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) && told < mostReasons && !strings.Contains(o.Why.Error(), err.Error()) {
-			o, told = &Outage{o.Since, err}, told+1
-			b.lasts.Store(o)
-			b.notifier.notify(func(o Observer) { o.Failed("trying the store, which is down", err) })
+			next := &Outage{o.Since, err}
+			if b.lasts.CompareAndSwap(o, next) {
+				o, told = next, told+1
+				b.notifier.notify(func(o Observer) { o.Failed("trying the store, which is down", err) })
+			}
 		}
 		done(err)
 	}

@@ -190,3 +190,25 @@ func TestReasons(t *testing.T) {
 		n.wantHeard("asking: reason 0", "asking: reason 1", "asking: reason 2", "asking: reason 3", "asking: reason 9")
 	})
 }
+
+// TestAnOutageThatRequestsHaveEnded: they asked for leave while the store was up, and got it when it was tried.
+func TestAnOutageThatRequestsHaveEnded(t *testing.T) {
+	withNode(t, Options{}, func(t *testing.T, n *node) {
+		n.backend.trip(errors.New("connection refused"))
+		n.remote.down.Store(true)
+		time.Sleep(leftAlone - time.Millisecond/2) // before the first trial
+		for range trials {
+			done, err := n.backend.breaker.Allow()
+			check.OK(t, err)
+			done(nil)
+		}
+		check.That(t, !n.backend.Down(), "got an outage, want none")
+		fate := func(*leakybucket.Charge) error { return errors.New("wrong password") }
+		n.remote.fate.Store(&fate)
+		n.remote.down.Store(false)
+		time.Sleep(time.Millisecond)
+		n.remote.fate.Store(nil)
+		time.Sleep(time.Minute)
+		check.That(t, !n.backend.Down(), "after a trial that failed: got an outage, want none")
+	})
+}
