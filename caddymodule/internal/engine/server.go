@@ -112,8 +112,9 @@ func (e *Engine) JoinServer(ctx caddy.Context) (of *limit.Server, forErrors bool
 	if s == nil {
 		return nil, false
 	}
-	of, times := s.all, 2                                               // in a named route, which one request may pass twice, or an error route
-	raw := func(r caddyhttp.Route) bool { return r.HandlersRaw != nil } // the handlers of those before it were provisioned
+	// The handlers of routes before this one were provisioned. One request may pass a named route twice.
+	raw := func(r caddyhttp.Route) bool { return r.HandlersRaw != nil }
+	of, times := s.all, 2
 	if i := slices.IndexFunc(s.all.Routes, raw); i >= 0 {
 		of, times = s.routes[i], 1
 	} else {
