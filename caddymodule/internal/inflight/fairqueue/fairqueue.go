@@ -218,14 +218,8 @@ func (q *Queue) SetLimits(l Limits) { q.limits = l }
 // of them; the mean is in All.
 func (q *Queue) Idle() bool { return q.running+q.waiting == 0 }
 
-// Running returns how many requests hold a slot.
-func (q *Queue) Running() int { return q.running }
-
-// Len returns how many requests wait.
-func (q *Queue) Len() int { return q.waiting }
-
-// Keys returns how many keys the queue remembers.
-func (q *Queue) Keys() int { return len(q.keys) }
+// Counts returns how many requests hold a slot and wait, and how many keys the queue remembers.
+func (q *Queue) Counts() (running, waiting, keys int) { return q.running, q.waiting, len(q.keys) }
 
 // Arrive decides about a request that is neither waiting nor served. If another one lost its place to
 // it, that is displaced: its charge is refunded, and the caller refuses it. Otherwise displaced is nil.

@@ -338,7 +338,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 func (p *pair) check() {
 	t, q, m := p.t, &p.queue, p.model
 	row := m.row()
-	check.Assume(t, q.Running() == m.running() && q.waiting == len(row), "got %d running, %d waiting, want %d and %d", q.Running(), q.waiting, m.running(), len(row))
+	check.Assume(t, q.running == m.running() && q.waiting == len(row), "got %d running, %d waiting, want %d and %d", q.running, q.waiting, m.running(), len(row))
 	check.Assume(t, int64(q.owed) == m.owed, "got %d owed, want %d", q.owed, m.owed)
 	var got []*Request
 	for rank := range Rank(Ranks) {

@@ -118,7 +118,8 @@ func (g *Gate) counts() (waiting, served, keys int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range g.keys {
-		keys += k.Keys()
+		_, _, of := k.Counts()
+		keys += of
 	}
 	return g.all.Waiting, g.all.Running, keys
 }
@@ -130,8 +131,8 @@ func wantSums(t *testing.T, g *Gate) {
 	defer g.mu.Unlock()
 	running, inRows, places := 0, 0, 0
 	for _, k := range g.keys {
-		running += k.Running()
-		inRows += k.Len()
+		runs, waits, _ := k.Counts()
+		running, inRows = running+runs, inRows+waits
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
