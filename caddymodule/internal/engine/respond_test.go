@@ -287,6 +287,29 @@ func TestCONNECTIsRefused(t *testing.T) {
 	}
 }
 
+// Of a long address with octets or dots that upstreams read differently, matchers would be asked about
+// each reading.
+func TestALongAmbiguousAddressIsRefused(t *testing.T) {
+	odd := "/?" + strings.Repeat("a;", 2050)
+	for _, test := range []struct {
+		zone, target string
+		want         int
+	}{
+		{"match path /login", odd, http.StatusNotImplemented},
+		{"exempt path /*", odd, http.StatusNotImplemented},
+		{"cost 0 {\npath /*\n}", odd, http.StatusNotImplemented},
+		{"key route\nroute pages /", odd, http.StatusNotImplemented},
+		{"exempt path /*\nshadow", odd, http.StatusOK},
+		{"exempt path /x", "/" + strings.Repeat("/..", 700), http.StatusNotImplemented}, // in three more readings
+		{"exempt path /x", odd[:4000], http.StatusOK},
+		{"exempt path /x", strings.ReplaceAll(odd, ";", "&"), http.StatusOK},
+	} {
+		s := servertest.RunZone(t, "pages", "limit 100 1/d\n"+test.zone, "respond ok")
+		check.Equal(t, s.From(servertest.Someone).Get(test.target).Code, test.want, "%s, %.9s: status", test.zone, test.target)
+		s.Stop()
+	}
+}
+
 func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 	s := servertest.Run(t, `{
 		servers {

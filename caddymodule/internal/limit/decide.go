@@ -279,6 +279,9 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		if cost, fromBody, err = z.cost(&a.Subject, k.Limit); err != nil {
 			return err
 		}
+		if a.Judged.Method == http.MethodConnect { // which only the cost has found out
+			why = Connect
+		}
 		if waits && fromBody {
 			a.later = append(a.later, z)
 			return nil

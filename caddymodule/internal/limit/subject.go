@@ -234,7 +234,8 @@ func (s *Subject) Early() bool {
 // FastCGI client sends exactly GET, HEAD and OPTIONS as they are, everything else in upper case, and
 // POST where that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
 // HTTP/2 and HTTP/3, into GET before. A request for x:http://site/login counts as a CONNECT: for
-// Caddy it has no path, and an upstream gets what is after the colon.
+// Caddy it has no path, and an upstream gets what is after the colon. So does one with too much to read: see
+// [Subject.lookUpAddresses].
 func judged(r *http.Request) *http.Request {
 	if (r.Method == http.MethodGet || r.Method == http.MethodPost) && r.URL.Opaque == "" {
 		return r
@@ -254,6 +255,11 @@ func asUpstream(r *http.Request) *http.Request {
 	case method == "", method == http.MethodGet:
 		method = http.MethodPost
 	}
+	return as(r, method)
+}
+
+// as returns a request with another method.
+func as(r *http.Request, method string) *http.Request {
 	if method == r.Method {
 		return r
 	}
@@ -290,6 +296,10 @@ func frontController(sent, now string) bool {
 
 // mostParameters is how many url.ParseQuery reads.
 const mostParameters = 10_000
+
+// mostReadings is how many bytes all further readings of a request's addresses may have. Each is asked
+// about as often as the address itself, which costs a client that repeats it by HPACK few bytes.
+const mostReadings = 4 << 10
 
 var octet = regexp.MustCompile(`%([0-9A-Fa-f]{2})`)
 
@@ -330,11 +340,16 @@ func (s *Subject) lookUpAddresses() {
 			all = append(all, *now)
 		}
 	}
+	left := mostReadings
 	for _, read := range readings {
 		for i := range all {
 			other := all[i]
 			if other.Path, other.RawQuery = read(other.Path, other.RawQuery); other.Path != all[i].Path || other.RawQuery != all[i].RawQuery {
 				all = append(all, other) // whose RawPath is of another path, and counts no more
+				if left -= len(other.Path) + len(other.RawQuery); left < 0 {
+					s.Judged = as(s.Judged, http.MethodConnect)
+					return
+				}
 			}
 		}
 	}
@@ -344,10 +359,14 @@ func (s *Subject) lookUpAddresses() {
 }
 
 // ask asks with each address, as sent first, until an answer is the last. Caddy's placeholders belong
-// to the request, so it must not be a copy. What is there now is put back, also if ask panics.
+// to the request, so it must not be a copy. What is there now is put back, also if ask panics. For a
+// CONNECT, whose body may be any other request, each answer would be the last.
 func (s *Subject) ask(last bool, ask func() (bool, error)) (holds bool, err error) {
 	if !s.looked {
 		s.lookUpAddresses()
+	}
+	if s.Judged.Method == http.MethodConnect {
+		return last, nil
 	}
 	if s.all == nil {
 		return ask()
@@ -373,20 +392,14 @@ func (s *Subject) anyAddress(ask func() (bool, error)) (bool, error) { return s.
 func (s *Subject) everyAddress(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
 
 // MatchesAnyAddress reports whether one of the sets holds for any address of the request. Each holds for
-// a CONNECT, whose body may be any other request.
+// a CONNECT.
 func (s *Subject) MatchesAnyAddress(sets Matchers) (bool, error) {
-	if s.Judged.Method == http.MethodConnect {
-		return true, nil
-	}
 	return s.anyAddress(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
 // MatchesEveryAddress reports whether one of the sets holds for all addresses of the request. None
 // holds for a CONNECT.
 func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
-	if s.Judged.Method == http.MethodConnect {
-		return false, nil
-	}
 	for _, set := range sets {
 		holds, err := s.everyAddress(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
