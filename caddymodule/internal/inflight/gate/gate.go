@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Limits are those of a gate in one config: Slots are those of each key, Queue is for requests of
@@ -39,7 +40,8 @@ type Request struct {
 	*fairqueue.Claim // with share: who takes turns. If it is nil, nobody.
 }
 
-// A Sender says which client a request is of, which is asked only if requests wait.
+// A Sender says which client a request is of, which is asked only if requests wait. All clients of
+// an IPv6 /48 count as one, because anybody has many.
 type Sender interface{ Client() netip.Prefix }
 
 // noClaim is that of requests that take no turns.
@@ -155,7 +157,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 		s.since = time.Now()
 	}
 	if len(g.clients) > 0 {
-		s.client = s.From.Client()
+		s.client = s.network()
 		s.turn.Crowded = g.crowded(s.client, l)
 	}
 	becomes, displaced := q.Arrive(&s.turn)
@@ -185,6 +187,9 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	}
 	return becomes
 }
+
+// network returns what counts as one client here.
+func (s *Slot) network() netip.Prefix { return bucketkey.ClientPrefix(s.From.Client().Addr(), 32, 48) }
 
 // crowded reports whether a client holds as many places as it may.
 func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
@@ -223,7 +228,7 @@ func (g *Gate) place(s *Slot) {
 	if g.clients == nil {
 		g.clients = make(map[netip.Prefix][]*Slot)
 	}
-	s.client = s.From.Client()
+	s.client = s.network()
 	g.clients[s.client] = append(g.clients[s.client], s)
 	g.places++
 	s.place, s.done = g.places, make(chan struct{})

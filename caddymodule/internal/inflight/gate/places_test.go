@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -29,6 +30,22 @@ func TestAClientAloneHasHalfOfTheQueue(t *testing.T) {
 				check.Equal(t, places(visits), want, "share %v: places of %d", share, queue)
 			})
 		}
+	}
+}
+
+// Many providers give each customer 256 networks of IPv6, each of which is a client.
+func TestTheClientsOfOneNetworkKeepNobodyOut(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, g *Gate) {
+			l := Limits{Slots: 1, Wait: time.Hour, Queue: 200, Share: share}
+			hold(g, l, "")
+			for i := range 256 {
+				client := sender(netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0x20, 7: byte(i)}), 64))
+				come(g, l, 0, Request{From: client, Claim: &fairqueue.Claim{Rank: fairqueue.First, Keys: [2]string{fmt.Sprint(i)}}})
+			}
+			office := several(10, g, l, 0, turn(1, fairqueue.First, "office"))
+			check.Equal(t, places(office), 10, "share %v: places of an office beside 256 clients", share)
+		})
 	}
 }
 
