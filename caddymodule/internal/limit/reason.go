@@ -13,7 +13,7 @@ const (
 	MissingKey         // the key is missing, and the zone refuses such requests
 	UnlistedKey        // no override names the key, and the zone refuses such requests
 	QueueFull          // too many requests wait already, or the server is about to stop
-	Connect            // a CONNECT, whose body may hold any number of requests
+	Connect            // a CONNECT, whose body may hold any number of requests, or what counts as one: see Subject.Judged
 	EarlyData          // the client's address is not verified yet
 	NoStore            // the store does not answer, and the zone denies
 	Banned             // an administrator has banned the client's network

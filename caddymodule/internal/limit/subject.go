@@ -29,7 +29,7 @@ type Subject struct {
 	Request *http.Request
 
 	// Judged is the request as matchers judge it: with the method that FastCGI sends,
-	// which is not always the client's. It must not be handed on.
+	// which is not always the client's, and CONNECT where matchers cannot judge. It must not be handed on.
 	Judged *http.Request
 
 	// Overrides are what was changed at run time, as [Env.Prepare] sets them; nil if nothing was.
