@@ -183,6 +183,9 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 		{"files that say password=", 30, func(int) system.Request {
 			return system.Request{Address: "192.0.2.5", Method: "POST", Target: "/uploads.js?filename=a.conf", Header: []string{"Content-Type", "application/octet-stream"}, Body: "password=x"}
 		}, map[int]int{200: 30}},
+		{"tables that a form uploads by themselves", 30, func(int) system.Request {
+			return system.Request{Address: "192.0.2.6", Method: "PUT", Target: "/rails/active_storage/disk/a--b", Header: []string{"Content-Type", "text/csv"}, Body: "a,b"}
+		}, map[int]int{200: 30}},
 		{"mails", 20, func(i int) system.Request {
 			return system.Request{Address: "192.0.2.3", Method: "POST", Target: "/users/password", Body: "user[email]=alice@example.com"}
 		}, map[int]int{200: 5, 429: 15}},
@@ -290,6 +293,9 @@ func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 		{"/manual.pdf", browser, 0},
 		{"/attachments/download/7/offer.pdf", browser, 0},
 		{"/projects/museum/repository/main/revisions/1/raw/plans/pump.csv", browser, 0},
+		{"/rails/active_storage/blobs/redirect/a--b/offer.pdf", browser, 0},
+		{"/rails/active_storage/disk/a--b {}", []string{"Content-Type", "application/pdf"}, 0},
+		{"/rails/active_storage/%2e%2e/%2e%2e/issues.pdf", nil, 2},
 		{"/projects/repository/issues.pdf", nil, 2},
 		{"/attachments/%2e%2e/issues.pdf", nil, 2},
 		{"/issues _method=GET&format=pdf", nil, 2},
