@@ -83,6 +83,15 @@ func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
 	})
 }
 
+// Tokens cannot be guessed, and an app asks many times with one that has expired.
+func TestTheReadmesConfigurationRefusesNoTokens(t *testing.T) {
+	s := servertest.Run(t, strings.Replace(readmeSite(t, 0), "respond @php ok", "respond @php 401", 1))
+	for i := range 60 {
+		r := servertest.Request(servertest.Someone, servertest.Site0, "Authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.e30.x")
+		check.Need(t, s.Do(r).Code, 401, "request %d", i)
+	}
+}
+
 // The zones of the first configuration are in Caddyfile.example, too.
 func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	readme := check.Must(os.ReadFile("../README.md"))(t)
