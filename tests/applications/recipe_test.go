@@ -260,6 +260,22 @@ func TestTheRecipeForMediaWikiKnowsHeavyPages(t *testing.T) {
 	check.Equal(t, costIn(s, "pages", form.Address), 1, "a form: the cost")
 }
 
+// TestTheRecipesForWikisRefuseNoReadersOfMissingPages, such as talk pages and what nobody has
+// written yet.
+func TestTheRecipesForWikisRefuseNoReadersOfMissingPages(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ recipe, root, upstream, target string }{
+		{"mediawiki.md", "/var/www/mediawiki", "php_fastcgi unix//run/php/php-fpm.sock", "/index.php?title=Talk:Pump_"},
+		{"rails.md", "/srv/app/public", "reverse_proxy localhost:3000", "/projects/museum/wiki/Pump_"},
+	} {
+		s := system.StartTrial(t, c.recipe, c.root, t.TempDir(), c.upstream, "respond 404")
+		got := statusesOf(s, 40, func(i int) system.Request {
+			return system.Request{Address: "203.0.113.9", Target: fmt.Sprint(c.target, i)}
+		})
+		check.That(t, got[404] == 40, "%s: got %v, want 40 of 404", c.recipe, got)
+	}
+}
+
 // TestTheRecipeForRailsKnowsExports of Redmine by their name, by the parameter format, also in a
 // form, and by the header Accept.
 func TestTheRecipeForRailsKnowsExports(t *testing.T) {
