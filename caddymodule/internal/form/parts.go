@@ -122,8 +122,9 @@ func (r *Reading) keep(is uint64, data []byte) {
 const word = `[0-9A-Za-z_.%+!~-]+`
 
 // otherLine is a line of a part's header beside Content-Disposition. aiohttp used to decode a Content-Encoding.
+// Apps for Android call parts multipart/form-data, in which nobody finds more without a boundary.
 const otherLine = `(?i:content-length: *[0-9]+|content-transfer-encoding: *(?:binary|8-?bit|7bit)|content-type: *` +
-	`(?:application|audio|chemical|font|image|message|model|text|video|x-[a-z]+)/[0-9a-z_.*+-]+(?: *; *(?:charset="?` + charsets + `"?|codecs="?[0-9a-z., +-]+"?))*)`
+	`(?:multipart/form-data|(?:application|audio|chemical|font|image|message|model|text|video|x-[a-z]+)/[0-9a-z_.*+-]+)(?: *; *(?:charset="?` + charsets + `"?|codecs="?[0-9a-z., +-]+"?))*)`
 
 var (
 	// plainHead is the header of a part, with the names of a field and of its file.
