@@ -183,6 +183,9 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 		{"files that say password=", 30, func(int) system.Request {
 			return system.Request{Address: "192.0.2.5", Method: "POST", Target: "/uploads.js?filename=a.conf", Header: []string{"Content-Type", "application/octet-stream"}, Body: "password=x"}
 		}, map[int]int{200: 30}},
+		{"a list as CSV, and then as PDF", 2, func(i int) system.Request {
+			return system.Request{Address: "192.0.2.7", Target: []string{"/issues.csv", "/issues.pdf"}[i]}
+		}, map[int]int{200: 2}},
 		{"tables that a form uploads by themselves", 30, func(int) system.Request {
 			return system.Request{Address: "192.0.2.6", Method: "PUT", Target: "/rails/active_storage/disk/a--b", Header: []string{"Content-Type", "text/csv"}, Body: "a,b"}
 		}, map[int]int{200: 30}},
