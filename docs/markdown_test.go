@@ -285,6 +285,16 @@ func TestNoSchemeGetsAroundTheLimitsOfBasic(t *testing.T) {
 	}
 }
 
+// TestNobodyIsRefusedForMissingFilesOfPages, which Chromium asks for again with every page.
+func TestNobodyIsRefusedForMissingFilesOfPages(t *testing.T) {
+	for _, p := range []string{"bots.md", "recipes/rails.md", "recipes/wordpress.md"} {
+		line := regexp.MustCompile(`match not path \*\.jpg .*`).FindString(string(check.Must(os.ReadFile(p))(t)))
+		for _, kind := range strings.Fields("png gif webp avif svg ico css js mjs map woff woff2 ttf otf mp3 mp4 webmanifest") {
+			check.That(t, slices.Contains(strings.Fields(line), "*."+kind), "%s: got no *.%s in %q", p, kind, line)
+		}
+	}
+}
+
 // TestTheWayBackIsNamedBeforeALiveServerStops: somebody whose site is down has no time to read
 // on. Apache has more than one file to put back.
 func TestTheWayBackIsNamedBeforeALiveServerStops(t *testing.T) {
