@@ -30,13 +30,14 @@ type hit struct {
 // A site is a zone and its clients.
 type site struct {
 	*Study
-	known *clients.Log
+	known  *clients.Log
+	agents int // of each client; 0 means that its requests name none
 }
 
 // siteOf returns a study of a zone, whose charges responses correct as settle says.
 func siteOf(o Options, settle *limit.Settle) *site {
 	known := new(clients.Log)
-	return &site{NewStudy(&limit.Zone{Settle: settle}, known.By(32, 64), o), known}
+	return &site{Study: NewStudy(&limit.Zone{Settle: settle}, known.By(32, 64), o), known: known}
 }
 
 // charge charges a request to a key.
@@ -53,8 +54,11 @@ func study(t *testing.T, o Options, hits ...hit) *Result {
 
 func studyOf(s *site, hits ...hit) *Result {
 	assets := 0
-	for _, h := range hits {
+	for n, h := range hits {
 		r := &accesslog.Request{At: noon.Add(h.at), Sender: accesslog.Sender{Client: netip.MustParseAddr(h.addr)}, Method: "GET", URI: h.uri, Status: 200, Duration: h.duration}
+		if s.agents > 0 {
+			r.Agent = fmt.Sprint("Firefox/", n%s.agents)
+		}
 		s.known.Add(r)
 		if r.Asset() {
 			assets++
@@ -157,6 +161,23 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 	}
 	r := study(t, Options{Spare: 99}, many...)
 	check.That(t, len(r.Notes) == 0, "got %q for a log of a week with many clients, want nothing", r.Notes)
+}
+
+// TestARefusedOfficeIsSaid: it is one of many clients, but many people, and the limit spares only most.
+func TestARefusedOfficeIsSaid(t *testing.T) {
+	var hits []hit
+	for p := range 400 {
+		hits = append(hits, visits(fmt.Sprintf("198.51.%d.%d", p/200, p%200), time.Duration(p)*5*time.Minute, 4, 20*time.Second)...)
+	}
+	hits = append(hits, scrapes("203.0.113.1", 2000, time.Second)...)
+	office := visits("192.0.2.7", 20*time.Hour, 200, time.Second)
+	for _, agents := range []int{1, 6} {
+		s := siteOf(Options{Spare: 99, Key: "client_ip"}, nil)
+		s.agents = agents
+		r := studyOf(s, append(slices.Clone(hits), office...)...)
+		said := strings.Contains(strings.Join(r.Notes, "\n"), "192.0.2.7 looks like many people, and would be refused")
+		check.That(t, said == (agents > 1), "%d user agents: got the notes %q, and the limit %s", agents, r.Notes, r.Units.Best().Text())
+	}
 }
 
 // TestTheTextOfARecommendation is golden: it is what people read.

@@ -117,8 +117,11 @@ func (r *Result) look(best *rung) {
 		r.usualNeed = needs[len(needs)/2]
 	}
 	for _, k := range refused {
-		r.Refused = append(r.Refused, *k)
+		if r.Refused = append(r.Refused, *k); k.Looks == clients.Many && r.noun == "client" {
+			r.Notes = append(r.Notes, command.Printable(k.Key, 60)+" looks like many people, and would be refused. If it is an office or a school, give it an override.")
+		}
 	}
+	slices.Sort(r.Notes)
 	r.Refused = clients.MostRefused(r.Refused)
 }
 
