@@ -261,6 +261,25 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 	}
 }
 
+// TestWhatALogLacksIsSaid: a zone whose key or cost is in no line must not seem to be judged by it.
+func TestWhatALogLacksIsSaid(t *testing.T) {
+	caddys := writeFile(t, "access.log", `{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["a=b"]}},"duration":0.2,"status":200,"size":1}`+"\n")
+	rails := writeFile(t, "production.log", "Started GET \"/\" for 203.0.113.7 at 2026-11-01 10:00:00 +0000\nCompleted 200 OK in 5ms (Views: 1ms)\n")
+	for _, c := range []struct{ log, zone, left, noted string }{
+		{rails, "settle bytes 1MiB", "it settles bytes, and the log has no sizes", ""},
+		{rails, "settle seconds", "", "most logs have that until its end"},
+		{caddys, "settle bytes 1MiB", "", ""},
+		{caddys, "key {http.request.tls.client.fingerprint}", "its key is who has authenticated, and a replay authenticates nobody", ""},
+		{caddys, "key {http.auth.user.id}", "its key is who has authenticated, and a replay authenticates nobody", ""},
+		{caddys, "key header X-Api-Key", "", "requests without the key of zone some, which count by their address, if at all: 1."},
+		{caddys, "key cookie a", "", ""},
+	} {
+		notes := strings.Join(recommended(t, c.log, "--config", writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\nzone some {\nlimit 60 2/s\n"+c.zone+"\n}\n}\n}\n")).Notes, "\n")
+		check.That(t, strings.Contains(notes, "zone some is left out: "+c.left+".") == (c.left != ""), "%s: got the notes %q, want %q", c.zone, notes, c.left)
+		check.That(t, strings.Contains(notes, c.noted) && (c.noted != "" || !strings.Contains(notes, "without the key")), "%s: got the notes %q, want %q", c.zone, notes, c.noted)
+	}
+}
+
 // TestReplayOfAKeySaysThatItCountsAssets, since recommend does not.
 func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
 	log := writeLog(t, mixedLines()...)

@@ -44,6 +44,7 @@ type player struct {
 	took    time.Duration     // by the upstream for the request; 0 if it was not asked
 	assets  int               // requests for static assets
 	skipped int               // requests that no server hands to its routes
+	keyless map[string]int    // requests whose key lacks a part, by the zone's name
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 }
 
@@ -81,7 +82,7 @@ func (rp *player) begin(without map[string]bool) {
 		if len(z.Field) > 0 && !slices.Contains(rp.fields, z.Field[0]) {
 			rp.fields = append(rp.fields, z.Field[0])
 		}
-		z.Reporter = replayReporter{z.Reporter, rp}
+		z.Reporter = replayReporter{z.Reporter, rp, name}
 	}
 }
 
@@ -223,12 +224,20 @@ func loggedOf(r *http.Request) *accesslog.Request {
 // A replayReporter tells a replay what its zones decide, and a zone's own reporter the rest.
 type replayReporter struct {
 	limit.Reporter
-	rp *player
+	rp   *player
+	zone string
 }
 
 // Decided implements limit.Reporter.
 func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
 	r.rp.observe(o, loggedOf(asked))
+}
+
+// Count implements limit.Reporter.
+func (r replayReporter) Count(c limit.Count) {
+	if c == limit.CountKeyless {
+		r.rp.keyless[r.zone]++
+	}
 }
 
 // run runs one request, after everything that has to happen before it arrives.

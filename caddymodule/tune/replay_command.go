@@ -206,6 +206,9 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, clients.Comma(int(note.requests))))
 		}
 	}
+	for _, zone := range slices.Sorted(maps.Keys(rp.keyless)) {
+		notes = append(notes, fmt.Sprintf("requests without the key of zone %s, which count by their address, if at all: %s.", zone, clients.Comma(rp.keyless[zone])))
+	}
 	if bytes.Contains(rp.raw, []byte(`"handler":"invoke"`)) {
 		notes = append(notes, "The config has invoke: named routes are not followed, and nothing is judged by what they limit or answer.")
 	}
@@ -280,8 +283,8 @@ func lacks(f *accesslog.Facts, z *limit.Zone) string {
 		switch {
 		case k.Source == "field":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
-		case strings.Contains(k.Source, "{http.auth."):
-			return "its key is the user who has authenticated, and a replay authenticates nobody"
+		case strings.Contains(k.Source, "{http.auth."), strings.Contains(k.Source, "{http.request.tls.client."):
+			return "its key is who has authenticated, and a replay authenticates nobody"
 		case header == "" || f.Shows(header):
 		case redacted && (header == "Cookie" || header == "Authorization"):
 			return "its key is in the header " + header + ", which the log does not show: set log_credentials in the servers options to log it"
@@ -300,6 +303,8 @@ func lacks(f *accesslog.Facts, z *limit.Zone) string {
 		return "it charges what a response header says, which logs do not hold"
 	case s.Source == "seconds" && !f.Durations:
 		return "it settles seconds, and the log has no durations"
+	case s.Source == "bytes" && !f.Sizes:
+		return "it settles bytes, and the log has no sizes"
 	}
 	return ""
 }

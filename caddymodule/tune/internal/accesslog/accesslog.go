@@ -206,15 +206,16 @@ func (s *Stats) Complaints() (said string) {
 
 // Facts are what logs hold of requests.
 type Facts struct {
-	Hosts, Caddy, Durations bool            // of some
-	Headers                 map[string]bool // that were sent, and whether some can be read
+	Hosts, Caddy, Durations, Sizes bool // of some
+
+	Headers map[string]bool // that were sent, and whether some can be read
 }
 
 // hashed is how Caddy's filter of that name writes a value.
 var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
 
 func (f *Facts) add(r *Request, headers bool) {
-	f.Hosts, f.Caddy, f.Durations = f.Hosts || r.Host != "", f.Caddy || r.Caddy, f.Durations || r.Duration >= 0
+	f.Hosts, f.Caddy, f.Durations, f.Sizes = f.Hosts || r.Host != "", f.Caddy || r.Caddy, f.Durations || r.Duration >= 0, f.Sizes || r.Size >= 0
 	if f.Headers == nil {
 		f.Headers = make(map[string]bool)
 	}
