@@ -58,9 +58,9 @@ func TestReadingLogs(t *testing.T) {
 		args []string
 	}{
 		{"goaccess, combined", []string{goaccess, combined, "--log-format=COMBINED", "--no-progress", "--no-global-config", "-o", filepath.Join(dir, "report.json")}},
-		{"recommend, combined", []string{caddy, "throttle", "recommend", "--key", "client_ip", combined}},
-		{"replay, combined", []string{caddy, "throttle", "replay", "--key", "client_ip", "--limit", "60 2/s", combined}},
-		{"recommend, Caddy", []string{caddy, "throttle", "recommend", "--key", "client_ip", json}},
+		{"recommend, combined", []string{caddy, "throttle", "recommend", combined}},
+		{"recommend --check, combined", []string{caddy, "throttle", "recommend", "--check", "60 2/s", combined}},
+		{"recommend, Caddy", []string{caddy, "throttle", "recommend", json}},
 		{"replay --config, Caddy", []string{caddy, "throttle", "replay", "--config", config, json}},
 		{"recommend --config, Caddy", []string{caddy, "throttle", "recommend", "--config", config, json}},
 	}

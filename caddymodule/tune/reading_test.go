@@ -27,7 +27,7 @@ func TestHashedAddressesAreKeys(t *testing.T) {
 	found := recommended(t, log)
 	z, most := found.Zones[0], found.Clients.Requests[0]
 	check.That(t, z.Keys == 3 && most.Client == "c775e7b7" && most.Requests == 18, "got %d keys, the first %+v, want three, and c775e7b7 with 18 requests", z.Keys, most)
-	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--key", "method", "--limit", "10 10/h", log)
+	r := ranJSON[tune.Report](t, "replay", "--config", zoneOf(t, "key client_ip method {\nplain\n}\nlimit 10 10/h"), log)
 	if z := r.Zones[0]; z.Keys != 3 || len(z.Worst) != 1 || z.Worst[0].Key != "c775e7b7/GET" || z.Worst[0].Refused != 8 {
 		t.Errorf("got %d keys, and %+v refused, want three, and eight of c775e7b7", z.Keys, z.Worst)
 	}
@@ -43,7 +43,7 @@ func TestHiddenAddressesAreNone(t *testing.T) {
 		fmt.Fprintf(&b, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"%[2]s","client_ip":"%[2]s","proto":"HTTP/1.1","method":"GET","host":"x","uri":"/"},"duration":0.1,"size":9,"status":200}`+"\n",
 			logStart.Unix()+int64(n), []string{"REDACTED", "-", "@", "unix:/run/site"}[n%4])
 	}
-	z := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--limit", "10 1/h", writeFile(t, "access.log", b.String())).Zones[0]
+	z := ranJSON[tune.Report](t, "replay", "--config", zoneOf(t, "limit 10 1/h"), writeFile(t, "access.log", b.String())).Zones[0]
 	check.That(t, z.Keys == 1 && len(z.Worst) == 1 && z.Worst[0].Key == "@share", "got %d keys, and %+v refused, want the shared bucket", z.Keys, z.Worst)
 }
 
@@ -97,7 +97,7 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 			"shuffled":             {writeFile(t, "shuffled.log", strings.Join(lines, ""))},
 		}
 		want := recommended(t, names[0], names[1:]...)
-		replayed := ranJSON[tune.Report](t, append([]string{"replay", "--key", "client_ip", "--limit", "20 1/m"}, names...)...)
+		replayed := ranJSON[tune.Report](t, append([]string{"replay", "--config", zoneOf(t, "limit 20 1/m")}, names...)...)
 		if want.Zones[0].Caddyfile == "" || replayed.Zones[0].RefusedKeys == 0 {
 			t.Fatalf("got %q, and %d keys refused, want lines to paste and some", want.Zones[0].Withheld, replayed.Zones[0].RefusedKeys)
 		}
@@ -113,7 +113,7 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 				b, _ := json.Marshal(want.Zones)
 				t.Errorf("%s, %s: got another recommendation\n%s\n%s", format, order, a, b)
 			}
-			args := append([]string{"replay", "--key", "client_ip", "--limit", "20 1/m"}, logs...)
+			args := append([]string{"replay", "--config", zoneOf(t, "limit 20 1/m")}, logs...)
 			again := ranJSON[tune.Report](t, args...)
 			check.That(t, reflect.DeepEqual(again.Zones, replayed.Zones), "%s, %s: got other figures of a replay\n%+v\n%+v", format, order, again.Zones, replayed.Zones)
 		}

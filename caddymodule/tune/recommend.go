@@ -25,7 +25,7 @@ type recommendFlags struct {
 func recommendCommand() *cobra.Command {
 	var f recommendFlags
 	cmd := &cobra.Command{
-		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] LOG...",
+		Use:   "recommend [--config FILE [--zone NAME]] [--spare PERCENT] LOG...",
 		Short: "Recommends limits that leave people untouched",
 		Long: `
 Recommends limits that would have left most people of access logs untouched: clients
@@ -33,8 +33,8 @@ that load static assets with pages, and name no robot. From a log that is too th
 recommends nothing, and says why.
 
 With --config, it does so for each zone as if there were no other: requests go through
-its routes, matchers, keys and costs. Without one, requests are charged to --key, and
-those for static assets do not count. To limit their time, add --settle seconds --cost 0.2.` + aboutLogs,
+its routes, matchers, keys and costs. Without one, requests are charged to the address of
+the client, and those for static assets do not count.` + aboutLogs,
 		Example: `  caddy throttle recommend /var/log/caddy/access*.log*
   caddy throttle recommend --check "120 2/s" access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
@@ -50,7 +50,7 @@ func (f *recommendFlags) find(in *accesslog.Reader) (finding, error) {
 	if err != nil || !(spare >= 0 && spare <= 100) {
 		return nil, command.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
-	options, limits := recommend.Options{Spare: spare}, ""
+	options := recommend.Options{Spare: spare, Pages: f.config == ""}
 	if f.check != "" {
 		limit, err := leakybucket.ParseLimit(f.check)
 		if err != nil {
@@ -58,21 +58,13 @@ func (f *recommendFlags) find(in *accesslog.Reader) (finding, error) {
 		}
 		options.Check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
-	if f.config == "" {
-		// Not the limit but the key and the cost matter: nothing is refused.
-		limits = "1000000 1000000/s"
-		if len(f.keys) == 0 {
-			f.keys = []string{"client_ip"}
-		}
-		options.Key, options.Cost, options.Settle = strings.Join(f.keys, " "), f.cost, f.settle
-	}
-	rp, err := f.player(limits)
+	rp, err := f.player()
 	if err != nil {
 		return nil, err
 	}
 	defer rp.close()
 	studies := make(map[string]*recommend.Study)
-	rp.pagesOnly = f.config == ""
+	rp.pagesOnly = options.Pages
 	rp.study = func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration) {
 		study := studies[o.Zone.Name]
 		if study == nil {

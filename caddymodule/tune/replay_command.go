@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
@@ -30,8 +31,7 @@ import (
 type ruleFlags struct {
 	logFlags
 	config, adapter, zone string
-	keys, logIns          []string
-	cost, settle          string
+	logIns                []string
 }
 
 // add adds the flags, but for those that all commands have.
@@ -39,43 +39,40 @@ func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones")
 	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, such as caddyfile; needed unless the file is named *.json, Caddyfile* or *.caddyfile")
 	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config, as if there were no other")
-	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
-	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
-	cmd.Flags().StringVar(&f.settle, "settle", "", "What corrects the cost of a zone without a config, such as seconds")
 	cmd.Flags().StringArrayVar(&f.logIns, "login", nil, "The address to which logins are sent, such as /wp-login.php, for zones with a field: logs hold no bodies (default all POST requests)")
 }
 
 // replayFlags are the flags of `caddy throttle replay`.
 type replayFlags struct {
 	ruleFlags
-	limit, requests string
+	requests string
 }
 
 func replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --limit LIMIT LOG...",
+		Use:   "replay --config FILE [--zone NAME] LOG...",
 		Short: "Shows what limits would have done to the requests of access logs",
 		Long: `
 Runs the requests of access logs through the routes, matchers and zones of a config, as
 in the running Caddy, at the times of the log, and shows what they would have done.
-Nothing else of the config is loaded, and in_flight is not replayed. Without a config,
---key and --limit make up one zone.
+Nothing else of the config is loaded, and in_flight is not replayed.
 
 A zone is left out if its key or cost is not in the log: Caddy logs cookies and
 credentials only with log_credentials, and bodies never. A zone with a field charges
 all POST requests, or those to --login.` + aboutLogs,
-		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access*.log*
-  caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz`,
+		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access*.log*`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
 	return f.reads(cmd, f.find)
 }
 
 func (f *replayFlags) find(in *accesslog.Reader) (_ finding, err error) {
-	rp, err := f.player(f.limit)
+	if f.config == "" {
+		return nil, command.UsageErrorf("no limits given: want --config <file>, or caddy throttle recommend --check <limit>")
+	}
+	rp, err := f.player()
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +112,6 @@ func (f *replayFlags) find(in *accesslog.Reader) (_ finding, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.config == "" && rp.assets > 0 {
-		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", clients.Counted(rp.assets, "request")))
-	}
 	zones := found.zones(rp.clientsOf)
 	for _, zone := range zones {
 		zone.Shadow = rp.app.Zones[zone.Name].Mode(nil, time.Time{}) != "enforcing"
@@ -126,11 +120,15 @@ func (f *replayFlags) find(in *accesslog.Reader) (_ finding, err error) {
 	return reportOf(in, zones, &rp.clients, notes), nil
 }
 
-// player loads the config of the flags, which has the zone to show.
-func (f *ruleFlags) player(limit string) (*player, error) {
-	config, err := f.load(limit)
+// player loads the config of the flags, which has the zone to show, or one of a zone for pages whose
+// limit does not matter.
+func (f *ruleFlags) player() (*player, error) {
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\nthrottle pages 1000000 1000000/s\n}\n"), nil)
+	if f.config != "" {
+		config, _, _, err = caddycmd.LoadConfig(f.config, f.adapter)
+	}
 	if err != nil {
-		return nil, err
+		return nil, command.UsageErrorf("%w", err)
 	}
 	rp, err := newPlayer(config)
 	if err != nil {
@@ -144,26 +142,6 @@ func (f *ruleFlags) player(limit string) (*player, error) {
 	}
 	rp.close()
 	return nil, command.UsageErrorf("%w", caddymodule.ErrUnknown("zone", f.zone, slices.Sorted(maps.Keys(rp.app.Zones))...))
-}
-
-// load returns the config as JSON.
-func (f *ruleFlags) load(limit string) ([]byte, error) {
-	inline := len(f.keys) > 0 || limit != "" || f.cost != "" || f.settle != ""
-	switch {
-	case f.config != "" && inline:
-		return nil, command.UsageErrorf("--config and --key, --limit, --cost or --settle exclude each other: change the limit in the config")
-	case f.config != "":
-		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
-		if err != nil {
-			return nil, command.UsageErrorf("%w", err)
-		}
-		return config, nil
-	case limit == "":
-		return nil, command.UsageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
-	case f.zone != "":
-		return nil, command.UsageErrorf("--zone needs --config")
-	}
-	return flagConfig(limit, f.keys, f.cost, f.settle)
 }
 
 // runAll runs all requests of the logs, and returns what the figures leave out.

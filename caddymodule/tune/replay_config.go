@@ -201,38 +201,6 @@ func hostAndPort(sent string) (host, port string) {
 	return strings.ToLower(host), port
 }
 
-// flagConfig adapts a Caddyfile with one zone, made of flags, so that they are spelled and
-// checked as there. Its errors name the flag, not a place in a file that nobody has.
-func flagConfig(limit string, keys []string, cost, settle string) (config []byte, err error) {
-	lines := ""
-	for _, part := range []struct{ flag, words, line string }{
-		{"--limit", limit, "limit%s\n"},
-		{"--key", strings.Join(append(keys, ""), " "), "key%s {\nplain\n}\n"}, // since whoever runs this can read the log
-		{"--cost", cost, "cost%s\n"},
-		{"--settle", settle, "settle%s\n"},
-	} {
-		if part.words == "" {
-			continue
-		}
-		lines += fmt.Sprintf(part.line, quoted(strings.Fields(part.words)))
-		config, _, err = caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\nthrottle {\nzone limit {\n"+lines+"}\n}\n}\n"), map[string]any{"filename": "flags"})
-		if err != nil {
-			said, _, _ := strings.Cut(err.Error(), ", at flags:")
-			said = regexp.MustCompile(`^(parsing caddyfile tokens for 'throttle': )?(zone "limit": )?(parsing \w+: )?`).ReplaceAllString(said, "")
-			return nil, command.UsageErrorf("%s: %s", part.flag, said)
-		}
-	}
-	return config, nil
-}
-
-// quoted returns words as tokens of a Caddyfile, each after a space.
-func quoted(words []string) (tokens string) {
-	for _, word := range words {
-		tokens += ` "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(word) + `"`
-	}
-	return tokens
-}
-
 // A routeHandler is a handler of a route that Caddy has not provisioned yet.
 type routeHandler struct {
 	Name string `json:"handler"` // of its module, such as throttle

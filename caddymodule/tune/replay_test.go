@@ -80,23 +80,10 @@ func adapt(t testing.TB, caddyfile string) []byte {
 }
 
 // The flags make up a Caddyfile. Its lines are nothing to the caller.
-func TestErrorsInFlagsNameTheFlag(t *testing.T) {
-	log := writeLog(t, mixedLines()[:1]...)
-	for _, test := range []struct {
-		flags []string
-		want  string
-	}{
-		{[]string{"--limit", "x 1/s"}, `--limit: invalid capacity "x": want a number from `},
-		{[]string{"--limit", "5 1/q"}, `--limit: invalid rate "1/q": want <number>/<s|m|h|d>`},
-		{[]string{"--limit", "5 1/s}\n"}, `--limit: invalid rate "1/s}": want `},
-		{[]string{"--limit", "1 1/s", "--cost", "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
-		{[]string{"--limit", "5 1/s", "--cost", "1", "--key", "host", "--key", "foo"}, `--key: unknown key source "foo"`},
-		{[]string{"--limit", "5 1/s", "--key", " "}, "--key: "},
-		{[]string{"--limit", "5 1/s", "--key", ""}, "--key: no source: want client_ip"},
-	} {
-		got := wrongUse(t, append([]string{"replay", log}, test.flags...)...)
-		check.That(t, strings.HasPrefix(got, "Error: "+test.want) && !strings.Contains(got, "at flags"), "got %q, want it to begin with %s", got, test.want)
-	}
+// zoneOf returns the name of a config with one zone, for a replay of a log.
+func zoneOf(t testing.TB, options string) string {
+	t.Helper()
+	return writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone limit {\n"+options+"\n}\n}\n}\n")
 }
 
 // A replay of a config with groups decides about each request of a log as a replay of the
@@ -247,8 +234,8 @@ func TestReplayTakesOffTheQueue(t *testing.T) {
 		`"proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":9.25,"size":9,"status":200,"in_flight":{"decision":"delayed","waited":8.5}}` + "\n"
 	file := writeFile(t, "access.log", fmt.Sprintf(line+line, 1772364600, 1772364630))
 	each := filepath.Join(t.TempDir(), "requests.json")
-	check.Contains(t, wrongUse(t, "replay", "--requests", file, "--limit", "10 1/d", file), "is one of the logs", "the complaint, want the log kept")
-	ran(t, "replay", "--requests", each, "--limit", "10 1/d", "--settle", "seconds", file)
+	check.Contains(t, wrongUse(t, "replay", "--requests", file, "--config", zoneOf(t, "limit 10 1/d"), file), "is one of the logs", "the complaint, want the log kept")
+	ran(t, "replay", "--requests", each, "--config", zoneOf(t, "limit 10 1/d\nsettle seconds"), file)
 	raw := check.Must(os.ReadFile(each))(t)
 	check.That(t, strings.Contains(string(raw), `"level":1.749`), "got %s, want three quarters of a second and the next request", raw)
 }

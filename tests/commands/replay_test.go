@@ -274,13 +274,12 @@ example.com {
 func TestTheOutputOfReplayIsGolden(t *testing.T) {
 	t.Parallel()
 	caddyLog, combinedLog := system.WriteFile(t, "access.log", siteLog(caddyFormat)), system.WriteFile(t, "access.log", siteLog(combinedFormat))
-	site := system.WriteFile(t, "Caddyfile", tunedSite)
+	site, agents := system.WriteFile(t, "Caddyfile", tunedSite), system.WriteFile(t, "Caddyfile", ":80 {\nthrottle {\nzone limit {\nkey header User-Agent {\nplain\n}\nlimit 100 1/s\ncost 2\n}\n}\n}\n")
 	for name, args := range map[string][]string{
 		"config":   {"--config", site, caddyLog},
 		"zone":     {"--config", site, "--zone", "login", "--host", "example.com", combinedLog},
-		"key":      {"--key", "client_ip", "--limit", "60 60/m", combinedLog},
 		"json":     {"--config", site, "--zone", "pages", "--json", caddyLog},
-		"combined": {"--key", "header User-Agent", "--limit", "100 1/s", "--cost", "2", combinedLog},
+		"combined": {"--config", agents, combinedLog},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -300,7 +299,7 @@ func TestTheOutputOfReplayIsGolden(t *testing.T) {
 
 func TestReplayReadsItsStandardInput(t *testing.T) {
 	t.Parallel()
-	cmd := system.CaddyCommand(t, "throttle", "replay", "--limit", "60 1/s", "-")
+	cmd := system.CaddyCommand(t, "throttle", "replay", "--config", system.WriteFile(t, "Caddyfile", ":80 {\nthrottle limit 60 1/s\n}\n"), "-")
 	cmd.Stdin = strings.NewReader(siteLog(combinedFormat))
 	out, err := cmd.Output()
 	check.That(t, err == nil && bytes.HasPrefix(out, []byte("4,")), "got %v and %s", err, out)

@@ -172,7 +172,7 @@ http://:%d {
 	})
 
 	var found recommendation
-	out := throttleCommand(t, "recommend", "--key", "client_ip", "--spare", "100", "--json", fiveDaysOf(t, file))
+	out := throttleCommand(t, "recommend", "--spare", "100", "--json", fiveDaysOf(t, file))
 	err := json.Unmarshal([]byte(out), &found)
 	check.Assume(t, err == nil && len(found.Zones) == 1, "got %d zones, %v, want one\n%s", len(found.Zones), err, out)
 	z := found.Zones[0]

@@ -48,7 +48,7 @@ func (s *site) charge(r *accesslog.Request, key string, cost float64) {
 // study returns a study of requests, charged to their addresses. Assets are not charged.
 func study(t *testing.T, o Options, hits ...hit) *Result {
 	t.Helper()
-	o.Key = "client_ip"
+	o.Pages = true
 	return studyOf(siteOf(o, nil), hits...)
 }
 
@@ -172,7 +172,7 @@ func TestARefusedOfficeIsSaid(t *testing.T) {
 	hits = append(hits, scrapes("203.0.113.1", 2000, time.Second)...)
 	office := visits("192.0.2.7", 20*time.Hour, 200, time.Second)
 	for _, agents := range []int{1, 6} {
-		s := siteOf(Options{Spare: 99, Key: "client_ip"}, nil)
+		s := siteOf(Options{Spare: 99, Pages: true}, nil)
 		s.agents = agents
 		r := studyOf(s, append(slices.Clone(hits), office...)...)
 		said := strings.Contains(strings.Join(r.Notes, "\n"), "192.0.2.7 looks like many people, and would be refused")
@@ -231,7 +231,7 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 
 // Crawlers that the limit would refuse can be seen, though they name themselves late.
 func TestRefusedCrawlersAreNamed(t *testing.T) {
-	s := siteOf(Options{Spare: 99, Key: "client_ip"}, nil)
+	s := siteOf(Options{Spare: 99, Pages: true}, nil)
 	for n := range 500 {
 		for addr, agent := range map[string]string{
 			"66.249.66.1": "Mozilla/5.0 (Linux; Android 6.0.1; Nexus 5X Build/MMB29P) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.7339.207 Mobile Safari/537.36 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",

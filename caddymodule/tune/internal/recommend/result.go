@@ -67,14 +67,14 @@ func (s *Study) Result(assets int) *Result {
 		Options: s.Options, From: s.from, To: s.to, Requests: s.requests, Assets: assets, Keys: len(s.keys),
 		Withheld: []string{}, Notes: []string{}, Refused: []clients.Key{}, study: s, noun: "key",
 	}
-	if s.zone.Key != nil && s.zone.Key.IsAddress() || r.Key == "client_ip" {
+	if s.zone.Key != nil && s.zone.Key.IsAddress() || r.Pages {
 		r.noun = "client"
 	}
 	floor := max(1, math.Ceil(s.zone.MostCost))
-	if r.Key == "" {
-		r.Zone = s.zone.Name
-	} else {
+	if r.Pages {
 		floor = max(floor, leastBurst)
+	} else {
+		r.Zone = s.zone.Name
 	}
 	curve, best := s.curve(floor)
 	r.Units = curve
@@ -234,21 +234,11 @@ func (r *Result) lines() string {
 	if r.Zone != "" {
 		return fmt.Sprintf("# in zone %s, instead of its capacity and leak\n%s", r.Zone, limit)
 	}
-	b := "throttle {\n\tzone pages {\n"
+	exempt := ""
 	if r.Assets > 0 {
-		b += "\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n"
+		exempt = "\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n"
 	}
-	if r.Key != "client_ip" {
-		b += "\t\tkey " + r.Key + "\n"
-	}
-	if r.Cost != "" {
-		b += "\t\tcost " + r.Cost + "\n"
-	}
-	b += "\t\t" + limit
-	if r.Settle != "" {
-		b += "\t\tsettle " + r.Settle + "\n"
-	}
-	return b + "\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n"
+	return "throttle {\n\tzone pages {\n" + exempt + "\t\t" + limit + "\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n"
 }
 
 // numberText writes a capacity as a Caddyfile takes it.

@@ -30,11 +30,8 @@ type Options struct {
 	// Spare is the percentage of the people that the limits must leave untouched.
 	Spare float64 `json:"spare_percent"`
 
-	// Key, Cost and Settle are those of a zone without a config, in the words of a Caddyfile.
-	// Key is empty for a zone of a config.
-	Key    string `json:"key"`
-	Cost   string `json:"-"`
-	Settle string `json:"-"`
+	// Pages is set if the zone is none of a config: it charges pages to the client's address.
+	Pages bool `json:"-"`
 
 	// Check is a limit to judge instead of one to recommend, if it has a leak.
 	Check Limit `json:"-"`
