@@ -140,7 +140,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	for name, want := range map[string]string{
 		filepath.Join(dir, "absent.log"): "no such file", dir: "directory",
-		written(t, "a.bz2", "BZh91AY"): "bzip2", written(t, "cr.log", strings.ReplaceAll(lines(0, 3), "\n", "\r")): "carriage return", written(t, "a.xz", "\xfd7zXZ\x00"): "xz", written(t, "a.gz", "\x1f\x8bnonsense"): "gzip",
+		written(t, "a.bz2", "BZh91AY"): "bzip2", written(t, "a.xz", "\xfd7zXZ\x00"): "xz", written(t, "a.gz", "\x1f\x8bnonsense"): "gzip",
 		written(t, "empty.log", ""): "empty", written(t, "binary.log", "\x00\x01\xff\n\x00"): "binary", written(t, "blank.log", "\n\n"): "none of its 2 lines",
 	} {
 		_, _, err := readAll(t, Options{}, name)

@@ -26,8 +26,6 @@ var formats = compiled(
 	`[$time_local] $status - $request_method $scheme $host "$request_uri" [Client $remote_addr] [Length $body_bytes_sent] [Gzip $gzip] "$http_user_agent" "$http_referer"`,
 	// HAProxy's httplog
 	`$client_port [$start_time] $frontend $backend/$server $tr/$tw/$tc/$tr/$took_ms $status $body_bytes_sent $cookie $set $ended_as $conns $queue "$request"`,
-	// Gandi
-	`$host $remote_addr $ident $remote_user [$time_local] ($request_time s) "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`,
 )
 
 // A pattern is the fields of a line, each behind some text. The last has no name, and is what the line
@@ -247,11 +245,7 @@ var strangers = []struct {
 	{regexp.MustCompile(`^\[\w{3} \w{3} [ \d]\d [\d:.]+ \d{4}\] \[|^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] |^\[[\d-]+ [\d:]+\] \w+\.[A-Z]+: `), "an error log: give the access log"},
 	{regexp.MustCompile(`^\[(\{|$)`), "a list of JSON: want one object in each line, as jq -c .[] prints"},
 	{regexp.MustCompile(`\t(\x1b\[\d+m)?(INFO|ERROR)\b`), "Caddy's console format, which has no defined fields: log as JSON (format json)"},
-	{regexp.MustCompile(`^Processing \S+ \(for \S+ at `), "a log of Rails 2: give the access log of the web server"},
-	{regexp.MustCompile(`^#Software: Microsoft|^\d{4}-\d\d-\d\d [\d:]{8} (\S+ ){1,3}[A-Z]+ /\S* \S+ \d+ `), "a log of IIS: let it write the NCSA format, or convert it to combined lines"},
-	{regexp.MustCompile(`^#Fields: .*\bx-edge-`), "a log of CloudFront: convert it to combined lines"},
 	{regexp.MustCompile(`^([a-z]+\d? )?\d{4}-\d\d-\d\dT\S+ \S+ [\d.]+:\d+ \S+ -?[\d.]+ -?[\d.]+ `), `a log of Amazon's load balancer: give --fields '$type $time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"', without $type if it is a classic one`},
-	{regexp.MustCompile(`^[0-9a-f]{4,} \S+ \[\d\d/\w{3}/\d{4}:[\d:]{8} [+-]\d{4}\] `), `a log of Amazon S3: give --fields '$owner $bucket [$start_time] $remote_addr $requester $id $operation $key "$request" $status $error $body_bytes_sent $object $took_ms $turnaround "$http_referer" "$http_user_agent"'`},
 	{regexp.MustCompile(`^\[[\d-]+T[\d:.]+Z\] "`), `a log of Envoy: give --fields '[$start_time] "$request" $status $flags $received $body_bytes_sent $took_ms $upstream "$http_x_forwarded_for" "$http_user_agent" "$id" "$host" "'`},
 }
 

@@ -170,8 +170,6 @@ func (p *parser) parseJSON(r *Request, line string) (verdict, string) {
 	switch {
 	case !strings.HasSuffix(line, "}"), !(l.caddy && timed) && !gjson.Valid(line):
 		return unreadable, "no valid JSON: want one object in each line, as jq -c . prints"
-	case !l.caddy && strings.Contains(l.message.Str, `] "`): // a combined line within, as Upsun forwards them
-		return p.parse(r, l.message.Str)
 	case !l.caddy && (l.logger.Exists() || !timed),
 		l.caddy && l.logger.Exists() && l.logger.Str != accessLogger && !strings.HasPrefix(l.logger.Str, accessLogger+"."),
 		l.caddy && !l.logger.Exists() && l.message.Str != "" && l.message.Str != "handled request" && l.message.Str != "NOP": // such as an error, which the access log repeats

@@ -47,9 +47,6 @@ func (p *parser) parse(r *Request, line string) (v verdict, why string) {
 	r.length = len(line)
 	switch {
 	case line[0] == '#':
-		if why = strange(line); why != "" && !p.given {
-			return unreadable, why
-		}
 		return other, ""
 	case line[0] == '{' && !p.given:
 		v, why = p.parseJSON(r, line)

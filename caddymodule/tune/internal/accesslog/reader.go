@@ -303,9 +303,6 @@ func (s *source) open(stdin io.Reader) (err error) {
 	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
 		return errors.New("it is compressed by bzip2 or xz: unpack it, and read it from the standard input with -")
 	}
-	if head, _ := s.lines.Peek(bufferSize); bytes.IndexByte(head, '\r') >= 0 && bytes.IndexByte(head, '\n') < 0 {
-		return errors.New(`its lines end with a carriage return only: use tr '\r' '\n' first`)
-	}
 	return nil
 }
 
