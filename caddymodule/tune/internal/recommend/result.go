@@ -32,11 +32,9 @@ type Result struct {
 	Refused   []clients.Key `json:"most_refused"` // by the recommended limit
 	Caddyfile string        `json:"caddyfile"`    // empty if the limit is withheld
 
-	study      *Study
-	noun       string  // for a key
-	busiest    *key    // whose requests cost most
-	mostPeople int     // user agents of one client that looks like people
-	usualNeed  float64 // the capacity that half of the people need
+	study   *Study
+	noun    string // for a key
+	busiest *key   // whose requests cost most
 }
 
 const (
@@ -103,18 +101,13 @@ func (r *Result) look(best *rung) {
 		}
 		refused[id].Refuse(time.UnixMicro(int64(c.at)).UTC())
 	})
-	var needs []float64
 	for id := range s.keys {
 		if k := &s.keys[id]; r.busiest == nil || k.load > r.busiest.load {
 			r.busiest = k
 		}
-		if c := s.client(id); s.keys[id].person {
+		if s.keys[id].person {
 			r.PeopleKeys++
-			r.mostPeople, needs = max(r.mostPeople, c.Agents()), append(needs, best.needs[id])
 		}
-	}
-	if slices.Sort(needs); len(needs) > 0 {
-		r.usualNeed = needs[len(needs)/2]
 	}
 	for _, k := range refused {
 		if r.Refused = append(r.Refused, *k); k.Looks == clients.Many && r.noun == "client" {
@@ -183,7 +176,7 @@ func (r *Result) Text() string {
 			clients.Comma(p.RefusedKeys), clients.Comma(p.RefusedPeople), clients.Comma(p.RefusedRequests), clients.Percent(p.RefusedLoad))
 	}
 	if len(r.Withheld) == 0 {
-		fmt.Fprintf(&b, "\n%s\n%s", r.Units.Reason, r.office())
+		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
 	} else {
 		b.WriteString("\nNo limit is recommended:\n")
 		for _, why := range r.Withheld {
@@ -201,16 +194,6 @@ func (r *Result) Text() string {
 		fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
 	}
 	return b.String()
-}
-
-// office says what people behind one address would need, whom the log may not have.
-func (r *Result) office() string {
-	const staff, many = 30, 5
-	if r.noun != "client" || r.mostPeople == 0 || r.mostPeople >= many {
-		return ""
-	}
-	return fmt.Sprintf("No address of this log had more than %s. An office where %d people begin at once would need a burst of about %s: give its address an override.\n",
-		clients.Counted(r.mostPeople, "person", "people"), staff, numberText(math.Ceil(staff*max(1, r.usualNeed))))
 }
 
 // reason says in words what the best limit does, and verb what is done with it.
