@@ -251,6 +251,8 @@ func TestWhatALogLacksIsSaid(t *testing.T) {
 		{rails, "settle bytes 1MiB", "it settles bytes, and the log has no sizes", ""},
 		{rails, "settle seconds", "", "most logs have that until its end"},
 		{caddys, "settle bytes 1MiB", "", ""},
+		{rails, "match protocol https", "its matchers ask for TLS, which only Caddy's log shows", ""},
+		{caddys, "exempt tls", "", ""},
 		{caddys, "key {http.request.tls.client.fingerprint}", "its key is who has authenticated, and a replay authenticates nobody", ""},
 		{caddys, "key {http.auth.user.id}", "its key is who has authenticated, and a replay authenticates nobody", ""},
 		{caddys, "key header X-Api-Key", "", "requests without the key of zone some, which count by their address, if at all: 1."},

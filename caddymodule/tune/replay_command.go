@@ -214,6 +214,9 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 		if names := hidden(facts, []byte(z.Definition)); len(names) > 0 {
 			unseen = fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
 		}
+		if !facts.Caddy && askedTLS.MatchString(z.Definition) {
+			unseen = cmp.Or(unseen, "its matchers ask for TLS, which only Caddy's log shows")
+		}
 		if rp.study != nil {
 			why = cmp.Or(why, unseen)
 		}
@@ -290,6 +293,9 @@ func lacks(f *accesslog.Facts, z *limit.Zone) string {
 var (
 	// sentHeader finds the headers and cookies that matchers, expressions and placeholders ask for.
 	sentHeader = regexp.MustCompile(`"header(?:_regexp)?":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})*\})|\bheader(?:_regexp)?\(\s*(?:\{\s*)?(?:['\x60]|\\")([^'"\x60\\]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
+
+	// askedTLS finds matchers that tell connections with TLS from others.
+	askedTLS = regexp.MustCompile(`"protocol":"https?"|"tls":`)
 
 	// matchedHeader finds those in the JSON of a matcher.
 	matchedHeader = regexp.MustCompile(`"([^"]+)":[\[{n]`)
