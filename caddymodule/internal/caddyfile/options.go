@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -45,7 +44,7 @@ func parseSources(words []string) (key []limit.KeySource, err error) {
 		var source limit.KeySource
 		if take(&source.Source); source.Source == "text" {
 			take(&source.Text)
-		} else if slices.Contains(limit.NamedSources, source.Source) {
+		} else if source.TakesName() {
 			take(&source.Name)
 		}
 		if source.Folds() && len(words) > 0 && words[0] == "fold" {

@@ -110,8 +110,8 @@ func (k *Key) typed(s *Subject) (name string) {
 // private reports whether keys say which account a request is about. Rate-limit headers would
 // tell which accounts exist.
 func (k *Key) private() bool {
-	return slices.ContainsFunc(k.Sources, func(s KeySource) bool {
-		return s.Folds() || s.Source == "cookie" || strings.Contains(s.Source, "{http.request.cookie.")
+	return slices.ContainsFunc(k.parts, func(p part) bool {
+		return p.fold != nil || p.source == "cookie" || strings.Contains(p.source, "{http.request.cookie.")
 	})
 }
 

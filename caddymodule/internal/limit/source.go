@@ -52,35 +52,44 @@ type KeySource struct {
 	Fold string `json:"fold,omitempty"`
 }
 
-// KeySources say in errors what a part of a key may be.
-const KeySources = "client_ip, header <name>, cookie <name>, query <name>, field <name> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
+// sources are the key sources without placeholders, and what goes with each.
+var sources = []string{
+	"client_ip", "header <name>", "cookie <name>", "query <name>", "field <name> [fold wordpress|email]",
+	"basic_user [fold wordpress|email]", "host", "method", "route", "text <string>",
+}
 
-// sourceWords are the key sources without placeholders.
-var sourceWords = []string{"client_ip", "header", "cookie", "query", "field", "basic_user", "host", "method", "route", "text"}
+// KeySources say in errors what a part of a key may be.
+var KeySources = strings.Join(sources, ", ") + " or a string with {placeholders}"
+
+// takes reports whether something goes with the source.
+func (k *KeySource) takes(what string) bool {
+	return slices.ContainsFunc(sources, func(source string) bool {
+		word, with, _ := strings.Cut(source, " ")
+		return word == k.Source && strings.Contains(with, what)
+	})
+}
+
+// TakesName reports whether the source has a name.
+func (k *KeySource) TakesName() bool { return k.takes("<name>") }
 
 // Folds reports whether the part is a name that can be folded.
-func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
+func (k *KeySource) Folds() bool { return k.takes("[fold") }
 
 // foldings are what the words after fold mean.
 var foldings = map[string]foldFunc{"": foldPlain, "wordpress": foldWordPress, "email": foldEmail}
 
-// clientPlaceholders are the names of the client's address in configs for other
-// limiters. They mean the source client_ip, which masks the address.
-var clientPlaceholders = []string{"{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}"}
-
-// plainSources are the sources for placeholders. host is in lower case and without port.
-var plainSources = map[string]string{"{http.request.host}": "host", "{http.request.method}": "method"}
+// sourcesOf are the sources that placeholders mean. Configs for other limiters have the client's
+// address in each of these; client_ip masks it. host is in lower case and without port.
+var sourcesOf = map[string]string{
+	"{http.vars.client_ip}": "client_ip", "{client_ip}": "client_ip", "{http.request.remote.host}": "client_ip", "{remote_host}": "client_ip",
+	"{http.request.host}": "host", "{http.request.method}": "method",
+}
 
 // plain returns a source with the same meaning, without other names for it.
 func (k *KeySource) plain() KeySource {
 	plain := *k
-	switch {
-	case slices.Contains(clientPlaceholders, k.Source):
-		plain.Source = "client_ip"
-	case k.Source == "header":
+	if plain.Source = cmp.Or(sourcesOf[k.Source], k.Source); k.Source == "header" {
 		plain.Name = http.CanonicalHeaderKey(k.Name)
-	case plainSources[k.Source] != "":
-		plain.Source = plainSources[k.Source]
 	}
 	return plain
 }
@@ -136,10 +145,10 @@ func (k *Key) compileSources(digest bool) error {
 
 // compile compiles a source, which is one part of a key but for strings with placeholders.
 func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
-	switch named := slices.Contains(NamedSources, k.Source); {
-	case named && k.Name == "":
+	switch {
+	case k.TakesName() && k.Name == "":
 		return nil, fmt.Errorf("key source %q has no name: want one after it", k.Source)
-	case !named && k.Name != "":
+	case !k.TakesName() && k.Name != "":
 		return nil, fmt.Errorf("key source %q takes no name: unexpected %q", k.Source, k.Name)
 	case k.Source == "text" && k.Text == "":
 		return nil, errors.New("key source \"text\" has no text")
@@ -205,7 +214,8 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 		return []part{{read: func(*Subject) string { return k.Text }}}, nil
 	}
 	if !strings.Contains(k.Source, "{") {
-		if meant := option.Nearest(k.Source, sourceWords); meant != "" {
+		words := strings.Fields(strings.Join(sources, " "))
+		if meant := option.Nearest(k.Source, slices.DeleteFunc(words, func(word string) bool { return strings.ContainsAny(word, "<[]") })); meant != "" {
 			return nil, fmt.Errorf("unknown key source %q: did you mean %s?", k.Source, meant)
 		}
 		return nil, fmt.Errorf("unknown key source %q: want %s", k.Source, KeySources)
@@ -231,14 +241,6 @@ func sent(pairs []string, wanted string, decode func(string) (string, error)) st
 	return ""
 }
 
-// NamedSources are the sources with a name. Clients choose their values.
-var NamedSources = []string{"header", "cookie", "query", "field"}
-
-// chosen reports whether clients choose the value.
-func (k *KeySource) chosen() bool {
-	return k.Source == "basic_user" || slices.Contains(NamedSources, k.Source)
-}
-
 // sentByClient also matches methods, which clients make up, and ports, which any host may be given.
 var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri|method|hostport|port)\b`)
 
@@ -246,7 +248,7 @@ var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|u
 // part of the key is enough for that.
 func ClientChosen(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {
-		return k.chosen() || k.Source == "method" || sentByClient.MatchString(k.Source)
+		return k.TakesName() || k.Source == "basic_user" || k.Source == "method" || sentByClient.MatchString(k.Source)
 	})
 }
 
@@ -274,7 +276,7 @@ func parseTemplate(text string) (parts []part, err error) {
 	for _, at := range placeholder.FindAllStringIndex(text, -1) {
 		literal(at[0])
 		name := text[at[0]+1 : at[1]-1]
-		if slices.Contains(clientPlaceholders, "{"+name+"}") {
+		if sourcesOf["{"+name+"}"] == "client_ip" {
 			return nil, fmt.Errorf("placeholder {%s} within %q: give client_ip as a part of its own, which masks IPv6 addresses", name, text)
 		}
 		if err = checkPlaceholder(name); err != nil {

@@ -49,7 +49,9 @@ func (t *TrustDevices) compile(z *Zone) error {
 		return nil
 	}
 	t.zone = z.Name
-	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.chosen() || strings.Contains(k.Source, "{") })
+	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool {
+		return k.TakesName() || k.Source == "basic_user" || strings.Contains(k.Source, "{")
+	})
 	return cmp.Or(
 		option.Refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a login has succeeded, such as wordpress_logged_in_*"),
 		option.CheckLogInCookie("trust_devices", t.Cookie),
