@@ -29,38 +29,37 @@ func shownNetwork(z *engine.Zone, key string) string {
 	return ""
 }
 
-// describe returns a bucket with its limit, but without its state.
-func (j judge) describe(z *engine.Zone, name string, shadow bool) (b wire.Bucket, whole leakybucket.Limit) {
-	entry := z.OverrideOf(name)
-	whole = entry.Limit
+// describe returns a bucket with its limit, but without its state, and what its name tells.
+func (j judge) describe(z *engine.Zone, name string, shadow bool) (b wire.Bucket, n limit.Named) {
+	n = z.Read(name)
 	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: "zone"}
-	if entry.Listed() {
-		b.By, b.From = "override", fmt.Sprintf("override %d", entry.Override+1)
+	if n.Listed() {
+		b.By, b.From = "override", fmt.Sprintf("override %d", n.Override+1)
 	}
 	account := limit.AccountOf(name)
 	if held := j.set.Limit(z.Name, account, j.now); held != nil {
-		rule, changed := j.set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, j.now)
-		if rule != entry.Rule || changed != whole {
+		rule, changed := j.set.Apply(z.Name, account, n.Rule, n.Limit, z.MostCost, j.now)
+		if rule != n.Rule || changed != n.Limit {
 			b.By, b.From = "run_time", held.Limit
 		}
-		entry.Rule, whole = rule, changed
+		n.Rule, n.Limit = rule, changed
 	}
-	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], whole.Capacity, whole.Leak
-	return b, whole
+	b.Rule, b.Capacity, b.Leak = ruleNames[n.Rule], n.Limit.Capacity, n.Limit.Leak
+	return b, n
 }
 
 // peek returns a bucket, its state, and what becomes of requests.
 func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
-	b, whole := j.describe(z, name, shadow)
+	b, n := j.describe(z, name, shadow)
 	var d [1]leakybucket.Decision
-	if whole.Capacity > 0 {
-		charges := []leakybucket.Charge{z.Peek(name, whole, shadow)}
+	if n.Limit.Capacity > 0 {
+		charges := []leakybucket.Charge{z.Peek(name, n.Limit, shadow)}
 		if err := j.Store.Take(ctx, charges, d[:]); err != nil {
 			return b, err
 		}
 		j.fill(&b, charges[0].Limit, d[0].Level, d[0].BlockedUntil.Sub(d[0].At))
 	}
-	b.Verdict = j.verdict(z, &b, d[0].Undecided && !d[0].Fits)
+	b.Verdict = j.verdict(z, &b, n.Unlisted, d[0].Undecided && !d[0].Fits)
 	return b, nil
 }
 
@@ -271,9 +270,9 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 
 // listed returns a bucket of a listing, unless it does not match.
 func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b wire.Bucket, matches bool) {
-	b, whole := j.describe(z, k.Key, l.Shadow)
-	c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: whole}
-	if whole.Capacity > 0 {
+	b, n := j.describe(z, k.Key, l.Shadow)
+	c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: n.Limit}
+	if n.Limit.Capacity > 0 {
 		j.Effective(&c)
 	}
 	blocked := time.Duration(0)
@@ -281,12 +280,12 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 		blocked = k.State.BlockedUntil.Sub(k.Now)
 	}
 	j.fill(&b, c.Limit, c.Limit.Level(k.State, k.Now), blocked)
-	b.Verdict = j.verdict(z, &b, false)
+	b.Verdict = j.verdict(z, &b, n.Unlisted, false)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
-	if l.Refused {
-		return b, b.Verdict.Reason != "" && z.CanHave(k.Key) // or a config with another key has left it
+	if matches = b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction; l.Refused {
+		matches = b.Verdict.Reason != ""
 	}
-	return b, (b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction) && z.CanHave(k.Key)
+	return b, matches && n.Valid // else a config with another key has left it
 }
 
 // top returns the first n in an order.

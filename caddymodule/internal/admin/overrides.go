@@ -92,10 +92,11 @@ func limitEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.Ent
 	}
 	entry.Limit = strings.Join(strings.Fields(o.Limit), " ")
 	entry.Plan = e.Plans[entry.Limit]
-	if policy := z.Unlisted(key); key != "" && policy != "" {
-		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
-	}
-	if key != "" && !z.CanHave(key) {
+	switch n := z.Read(key); {
+	case key == "":
+	case n.Unlisted != "":
+		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, n.Unlisted)
+	case !n.Valid:
 		return entry, badRequest("invalid key %q: zone %q can have no such bucket: give the whole key as the access log shows it, such as 203.0.113.7 or @sha256:.../@sha256:...", key, z.Name)
 	}
 	return entry, nil

@@ -103,7 +103,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				}
 				// An empty bucket of the client is shown if something is to be said of it.
 				telling := b.Verdict.Reason != "" || b.By != "zone"
-				if z.CanHave(name) && (b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
+				if z.Read(name).Valid && (b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
 					!shadow && b.Zone == past.Zone && b.Key == past.Key) { // else a config with another key has left it
 					r.Buckets = append(r.Buckets, b)
 					r.Refused, concerned[z.Name] = r.Refused || b.Verdict.Refused(), true
@@ -129,7 +129,7 @@ func (w *why) own(z *engine.Zone, client string) string {
 	if !named || z.Key.HasAddress() != (notAddress == nil) && (!strings.Contains(client, "/") || prefixOf(client).IsValid()) { // a key of several parts has a slash
 		return ""
 	}
-	policy := z.Unlisted(own)
+	policy := z.Read(own).Unlisted
 	if policy == "" {
 		return own
 	}
@@ -164,8 +164,8 @@ func (j judge) past(one supportcode.Coded) wire.PastRefusal {
 }
 
 // verdict returns what becomes of a request of cost 1, in the order of [limit.Decide]. If denied, the
-// store cannot be asked, and the zone denies.
-func (j judge) verdict(z *engine.Zone, b *wire.Bucket, denied bool) wire.Verdict {
+// store cannot be asked, and the zone denies. unlisted is that of the bucket's name.
+func (j judge) verdict(z *engine.Zone, b *wire.Bucket, unlisted limit.Policy, denied bool) wire.Verdict {
 	var c leakybucket.Charge
 	now := leakybucket.Limit{Capacity: b.Capacity, Leak: b.Leak}
 	z.Charge(&c, &limit.Bucket{Name: b.Key, Limit: now}, b.Shadow, 1)
@@ -183,7 +183,7 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, denied bool) wire.Verdict
 	case ban != nil:
 		shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
 		return refuse(limit.Banned, ban.Left(j.now).Seconds())
-	case z.Key.Unlisted == limit.Refuse && z.Unlisted(b.Key) != "":
+	case unlisted == limit.Refuse:
 		return refuse(limit.UnlistedKey, 0)
 	case b.Rule == "deny":
 		return refuse(limit.Denied, 0)

@@ -160,30 +160,26 @@ func (z *Zone) BucketOf(value string) string {
 	return value
 }
 
-// OverrideOf returns the limit that the config gives a bucket.
-func (z *Zone) OverrideOf(name string) perkey.Entry {
-	if parts, named := z.partsOf(name); named {
-		return z.Key.Overrides.Lookup(parts)
-	}
-	return z.Key.Overrides.Named(name)
+// A Named bucket is what its name tells.
+type Named struct {
+	perkey.Entry        // the limit that the config gives it
+	Unlisted     Policy // for requests of its key, if no override lists that: they are not charged to it
+	Valid        bool   // a bucket of the zone may have the name, by its parts or as one that several keys share
 }
 
-// Unlisted returns the policy for requests whose key has a name, if that is one and no
-// override lists it. They are not charged to the bucket of that name.
-func (z *Zone) Unlisted(name string) Policy {
-	if parts, named := z.partsOf(name); named {
-		if e := z.Key.Overrides.Lookup(parts); !e.Listed() {
-			return z.Key.Unlisted
-		}
+// Read reads the name of a bucket.
+func (z *Zone) Read(name string) (n Named) {
+	parts, named := z.partsOf(name)
+	if !named {
+		n.Entry = z.Key.Overrides.Named(name)
+		n.Valid = slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, n.Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
+		return n
 	}
-	return ""
-}
-
-// CanHave reports whether a bucket of the zone may have this name, by its parts or as one that
-// several keys share.
-func (z *Zone) CanHave(name string) bool {
-	_, named := z.partsOf(name)
-	return named || slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, z.Key.Overrides.Named(name).Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
+	n.Entry, n.Valid = z.Key.Overrides.Lookup(parts), true
+	if !n.Listed() {
+		n.Unlisted = z.Key.Unlisted
+	}
+	return n
 }
 
 // partsOf returns the parts of the key that has the bucket of a name. It returns false
