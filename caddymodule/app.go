@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -60,16 +59,15 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		}
 	}
 	for _, definition := range a.Zone {
-		if _, err := a.engine.AddZone(ctx, definition); err != nil {
+		if _, err := a.engine.AddZone(ctx, definition, true); err != nil {
 			return err
 		}
 	}
 	for _, definition := range a.InFlight {
-		if _, err := a.engine.AddInFlight(ctx, definition); err != nil {
+		if _, err := a.engine.AddInFlight(ctx, definition, true); err != nil {
 			return err
 		}
 	}
-	a.engine.Global.Zones, a.engine.Global.InFlight = maps.Clone(a.engine.Zones), maps.Clone(a.engine.InFlight) // before handlers add theirs
 	return nil
 }
 
@@ -154,7 +152,7 @@ func (a *App) Start() error {
 			a.engine.Warner.Warn("zone limits nothing, because no site uses it outside of handle_errors: write throttle <zone> in a site", zap.String("zone", name))
 		}
 	}
-	for name, l := range a.engine.Global.InFlight {
+	for name, l := range a.engine.InFlight {
 		if l.Sites == 0 {
 			a.engine.Warner.Warn("in_flight limits nothing, because no site uses it: write in_flight <name> in a site", zap.String("in_flight", name))
 		}

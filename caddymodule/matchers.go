@@ -64,7 +64,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	}
 	s := limit.NewSubject(r)
 	s.Overrides = m.app.Overrides()
-	if exempt, err := m.app.ExemptsGlobally(&s); err != nil || exempt {
+	if exempt, err := s.MatchesEveryAddress(m.app.Exempt); err != nil || exempt {
 		return false, err
 	}
 	if s.Ban(time.Now()) != nil {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -52,7 +51,7 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: caddyfile.NewDispenser(segment)}
 	h.Next()
 	var limits []*inFlightReader
-	defaults := newZoneReader(h)
+	defaults, names := newZoneReader(h), make(config.Names)
 	zones, err := readZones(defaults, "the global option throttle", option.Fields{
 		"store":         func() error { return parseStore(app, h.Dispenser) },
 		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
@@ -64,11 +63,8 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		"buffer": func() error { return parseBuffer(app, h.Dispenser) },
 		"in_flight": option.Repeated(func() error {
 			limit, err := parseInFlight(h)
-			if err != nil {
-				return err
-			}
 			limits = append(limits, limit)
-			return defaults.addName(limit.Name, limit.place)
+			return err
 		}),
 		"shadow": &app.Shadow,
 	}, app.Check)
@@ -77,14 +73,14 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	plans, _ := config.ParsePlans(app.Plan) // which have been checked
 	for _, zone := range zones {
-		if err := zone.check(plans); err != nil {
+		if err := zone.define(names, plans); err != nil {
 			return nil, err
 		}
 		app.Zone = append(app.Zone, zone.zone)
 	}
 	for _, limit := range limits {
 		limit.inherit(defaults)
-		if err := limit.check(app.Buffer); err != nil {
+		if err := limit.define(names, app.Buffer); err != nil {
 			return nil, err
 		}
 		app.InFlight = append(app.InFlight, &limit.InFlight)
@@ -102,11 +98,10 @@ func readZones(defaults *zoneReader, where string, fields option.Fields, check f
 	}
 	fields["zone"] = option.Repeated(func() error {
 		zone, err := parseZone(defaults.Helper)
-		if err != nil {
-			return err
+		if err == nil {
+			zones = append(zones, zone)
 		}
-		zones = append(zones, zone)
-		return defaults.addName(zone.zone.Name, zone.place)
+		return err
 	})
 	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
 	for _, zone := range zones {
@@ -114,15 +109,6 @@ func readZones(defaults *zoneReader, where string, fields option.Fields, check f
 		zone.inherit(defaults)
 	}
 	return zones, err
-}
-
-// addName refuses a name that is given already in the block.
-func (r *reader) addName(name, place string) error {
-	if other, twice := r.names[name]; twice {
-		return fmt.Errorf("the name %q is given twice, %s and %s", name, other, place)
-	}
-	r.names[name] = place
-	return nil
 }
 
 func parseStore(a *config.App, d *caddyfile.Dispenser) error {
@@ -196,17 +182,14 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	plans, _ := config.ParsePlans(app.Plan)
 	duplicates := make(config.Duplicates)
 	for _, zone := range zones { // each is compiled, since errors of loading the config have no line
-		name, text := zone.zone.Name, ""
+		name, meant := zone.zone.Name, config.Definition{}
 		if zone.zone.Reference() {
-			text, err = defined.meant("zone", name, zone.place)
-		} else if err = zone.check(plans); err == nil {
-			text = zone.zone.Definition()
-			err = defined.add(name, definition{"zone", text, zone.place})
+			meant, err = defined.Meant("zone", name)
+			err = zone.about(err)
+		} else if err = zone.define(defined, plans); err == nil {
+			meant = defined[name]
 		}
-		if err == nil {
-			err = zone.about(duplicates.Add(name, text))
-		}
-		if err != nil {
+		if err = cmp.Or(err, zone.about(duplicates.Add(name, meant.Text))); err != nil {
 			return nil, err
 		}
 		handler.Zone = append(handler.Zone, zone.zone)
@@ -263,58 +246,21 @@ func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, er
 	return r, key.parse(optionNamed("key"))
 }
 
-// A definition is one of a name in this Caddyfile.
-type definition struct{ kind, text, place string }
-
-// definitions are those so far, by name. Zones and in_flight are one name space.
-type definitions map[string]definition
-
-// add adds a definition. Several of one name must be equal.
-func (all definitions) add(name string, d definition) error {
-	other, before := all[name]
-	switch {
-	case !before:
-		all[name] = d
-	case other.kind != d.kind:
-		return fmt.Errorf("%q is the name of a zone and of an in_flight: give one of them another name, %s and %s", name, other.place, d.place)
-	case other.text != d.text:
-		return fmt.Errorf("%s %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", d.kind, name, other.place, d.place)
-	}
-	return nil
-}
-
-// meant returns the text of what nothing but a name means, which the global options define.
-func (all definitions) meant(kind, name, place string) (string, error) {
-	if d := all[name]; d.kind == kind && d.place == inGlobalOptions {
-		return d.text, nil
-	}
-	var known []string
-	for other, d := range all {
-		if d.kind == kind && d.place == inGlobalOptions {
-			known = append(known, other)
-		}
-	}
-	slices.Sort(known)
-	return "", fmt.Errorf("%w, %s", config.ErrUnknown(kind, name, known), place)
-}
-
-const inGlobalOptions = "in the global options"
-
 // definedIn returns the app as ParseGlobal has made and checked it, and the definitions so far in
 // this Caddyfile.
-func definedIn(h httpcaddyfile.Helper) (*config.App, definitions) {
+func definedIn(h httpcaddyfile.Helper) (*config.App, config.Names) {
 	app := new(config.App)
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
 		_ = json.Unmarshal(global.Value, app)
 	}
-	defined, ok := h.State["throttle"].(definitions)
+	defined, ok := h.State["throttle"].(config.Names)
 	if !ok {
-		defined = make(definitions)
+		defined = make(config.Names)
 		for _, z := range app.Zone {
-			defined[z.Name] = definition{"zone", z.Definition(), inGlobalOptions}
+			defined[z.Name] = config.Definition{Kind: "zone", Text: z.Definition(), Place: "in the global options", Global: true}
 		}
 		for _, f := range app.InFlight {
-			defined[f.Name] = definition{"in_flight", f.Definition(), inGlobalOptions}
+			defined[f.Name] = config.Definition{Kind: "in_flight", Text: f.Definition(), Place: "in the global options", Global: true}
 		}
 		h.State["throttle"] = defined
 	}

@@ -48,9 +48,10 @@ func ParseInFlight(h httpcaddyfile.Helper) (*config.InFlightHandler, error) {
 	}
 	app, defined := definedIn(h)
 	if r.Reference() {
-		_, err = defined.meant("in_flight", r.Name, r.place)
-	} else if err = r.check(app.Buffer); err == nil {
-		err = defined.add(r.Name, definition{"in_flight", r.Definition(), r.place})
+		_, err = defined.Meant("in_flight", r.Name)
+		err = r.about(err)
+	} else {
+		err = r.define(defined, app.Buffer)
 	}
 	return &config.InFlightHandler{InFlight: r.InFlight, Match: match}, err
 }
@@ -108,14 +109,17 @@ func (r *inFlightReader) parseRefusal() error {
 	return err
 }
 
-// check compiles it, in a config with this buffer.
-func (r *inFlightReader) check(buffer *config.Buffer) error {
+// define compiles it, in a config with this buffer, and adds it to the names.
+func (r *inFlightReader) define(names config.Names, buffer *config.Buffer) error {
 	rule, err := r.Compile()
 	if err == nil {
 		_, inAll, _ := buffer.Bytes() // which has been checked
 		err = option.About("buffer", 0, config.CheckBuffer(rule.MostBody, inAll))
 	}
-	return r.about(err)
+	if err != nil {
+		return r.about(err)
+	}
+	return names.Add(r.Name, config.Definition{Kind: "in_flight", Text: r.Definition(), Place: r.place})
 }
 
 // inherit applies the refusal beside the definitions in the global options, but for what only

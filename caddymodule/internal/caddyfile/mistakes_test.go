@@ -100,7 +100,7 @@ var mistakes = []mistake{
 	{"zone", "limit 1,000 2/s # <-", `invalid limit "1,000 2/s": want <capacity> <leak>, such as 10 1/s`},
 	{"zone", "limit 10 1/s\nlimit 20 1/s # <-", "limit is given twice"},
 	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
-	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `the name "pages" is given twice`},
+	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
 	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
 	{"site", "throttle 60 10/s pages # <-", `parsing limit: invalid capacity "10/s": want a number from 0.000000001 to 1000000000000, such as 10; want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},

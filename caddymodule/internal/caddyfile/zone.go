@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
@@ -22,11 +23,10 @@ type reader struct {
 	httpcaddyfile.Helper
 	place  string              // of the whole
 	places map[string][]string // of its options, and of their details as in "delay wait"
-	names  map[string]string   // of zones and of in_flight in the block, with their places
 }
 
 func newReader(h httpcaddyfile.Helper) reader {
-	return reader{h, option.Place(h.Dispenser), make(map[string][]string), make(map[string]string)}
+	return reader{h, option.Place(h.Dispenser), make(map[string][]string)}
 }
 
 // about adds to an error the place of the option that is wrong, or of the whole. It returns nil
@@ -296,9 +296,12 @@ func inheritRefusal(refusal refusal.Options, own *refusal.Options) *refusal.Opti
 	return &refusal
 }
 
-// check compiles the zone, as loading the config does.
-func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
-	return r.about(r.zone.Copy().Compile(plans))
+// define compiles the zone, as loading the config does, and adds it to the names.
+func (r *zoneReader) define(names config.Names, plans map[string]leakybucket.Limit) error {
+	if err := r.about(r.zone.Copy().Compile(plans)); err != nil {
+		return err
+	}
+	return names.Add(r.zone.Name, config.Definition{Kind: "zone", Text: r.zone.Definition(), Place: r.place})
 }
 
 // optionNamed returns the option of a name, which must be one of [ZoneOptions].

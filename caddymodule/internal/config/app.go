@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -119,13 +120,48 @@ func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 	return limits, nil
 }
 
-// ErrUnknown reports a zone or an in_flight that is nothing but a name, and none of those in the
-// global options.
-func ErrUnknown(kind, name string, known []string) error {
-	if meant := option.Nearest(name, known); meant != "" {
-		return fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, meant)
+// Names are the definitions of a config by name. Zones and in_flight are one name space: metrics and
+// commands could not tell them apart.
+type Names map[string]Definition
+
+// A Definition is that of a zone or an in_flight.
+type Definition struct {
+	Kind   string // zone or in_flight
+	Text   string // canonical
+	Place  string // where it is
+	Global bool   // in the global options
+}
+
+// Add adds a definition. Several of one name must be equal.
+func (all Names) Add(name string, d Definition) error {
+	other, before := all[name]
+	switch {
+	case !before:
+		all[name] = d
+	case other.Kind != d.Kind:
+		return fmt.Errorf("%q is the name of a zone and of an in_flight: give one of them another name, %s and %s", name, other.Place, d.Place)
+	case other.Text != d.Text:
+		return fmt.Errorf("%s %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", d.Kind, name, other.Place, d.Place)
 	}
-	return fmt.Errorf("unknown %s %q: none of that name is defined in the global options; define it there, or here, after its name", kind, name)
+	return nil
+}
+
+// Meant returns the definition in the global options that nothing but a name means.
+func (all Names) Meant(kind, name string) (Definition, error) {
+	var known []string
+	for other, d := range all {
+		if d.Global && d.Kind == kind {
+			known = append(known, other)
+		}
+	}
+	if slices.Contains(known, name) {
+		return all[name], nil
+	}
+	slices.Sort(known)
+	if meant := option.Nearest(name, known); meant != "" {
+		return Definition{}, fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, meant)
+	}
+	return Definition{}, fmt.Errorf("unknown %s %q: none of that name is defined in the global options; define it there, or here, after its name", kind, name)
 }
 
 // Duplicates are the names of one handler's zones by the rest of their definitions.

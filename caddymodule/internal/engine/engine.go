@@ -7,9 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -55,16 +52,13 @@ type Engine struct {
 
 // A defined config is what its JSON says, as far as it is loaded.
 type defined struct {
-	app      *config.App                  // the global options
-	Static   []*staticfile.Matcher        // nil exempts no static files
-	Plans    map[string]leakybucket.Limit // named limits for overrides
-	bodies   body.Bounds
-	Zones    map[string]*Zone
-	InFlight map[string]*inflight.Limit
-	Global   struct { // those of the global options
-		Zones    map[string]*Zone
-		InFlight map[string]*inflight.Limit
-	}
+	app         *config.App                  // the global options
+	Static      []*staticfile.Matcher        // nil exempts no static files
+	Plans       map[string]leakybucket.Limit // named limits for overrides
+	bodies      body.Bounds
+	Zones       map[string]*Zone
+	InFlight    map[string]*inflight.Limit
+	names       config.Names
 	exemptsSome bool       // by the global options, or in a zone
 	form        *form.Plan // what zones want of bodies; see [Engine.joinForm]
 	number      uint64     // of the config
@@ -108,7 +102,7 @@ func Of(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, Control: joinControl(),
-		defined:  defined{app: app, Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), number: configs.Add(1)},
+		defined:  defined{app: app, names: make(config.Names), Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), number: configs.Add(1)},
 		reports:  reports{Logger: ctx.Logger()},
 		lifetime: lifetime{Exiting: exiting.Done()},
 		servers:  servers{all: make(map[*caddyhttp.Server]*server)},
@@ -129,30 +123,25 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 // means the zone of that name in the global options.
 func (e *Engine) ZoneOf(ctx caddy.Context, definition *limit.Zone) (*Zone, error) {
 	if definition == nil || !definition.Reference() {
-		return e.AddZone(ctx, definition)
+		return e.AddZone(ctx, definition, false)
 	}
-	return inGlobal(e.Global.Zones, "zone", definition.Name)
+	_, err := e.names.Meant("zone", definition.Name)
+	return e.Zones[definition.Name], err
 }
 
 // InFlightOf returns the concurrency limit for a handler's definition, in the same way.
 func (e *Engine) InFlightOf(ctx caddy.Context, definition *config.InFlight) (*inflight.Limit, error) {
 	if !definition.Reference() {
-		return e.AddInFlight(ctx, definition)
+		return e.AddInFlight(ctx, definition, false)
 	}
-	return inGlobal(e.Global.InFlight, "in_flight", definition.Name)
-}
-
-func inGlobal[T any](defined map[string]*T, kind, name string) (*T, error) {
-	if one := defined[name]; one != nil {
-		return one, nil
-	}
-	return nil, config.ErrUnknown(kind, name, slices.Sorted(maps.Keys(defined)))
+	_, err := e.names.Meant("in_flight", definition.Name)
+	return e.InFlight[definition.Name], err
 }
 
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
-// be equal. The zone joins what other configs with its name share. Its matchers are loaded
-// within the module whose context it is.
-func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, err error) {
+// be equal; those of the global options come first. The zone joins what other configs with its name
+// share. Its matchers are loaded within the module whose context it is.
+func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool) (z *Zone, err error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
 	}
@@ -160,14 +149,8 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 		return nil, err
 	}
 	name, text := definition.Name, definition.Definition()
-	if z := e.Zones[name]; z != nil {
-		if z.Definition != text {
-			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", name, z.Definition, text)
-		}
-		return z, nil
-	}
-	if e.InFlight[name] != nil {
-		return nil, errOneNameSpace(name)
+	if err = e.names.Add(name, config.Definition{Kind: "zone", Text: text, Place: text, Global: global}); err != nil || e.Zones[name] != nil {
+		return e.Zones[name], err
 	}
 	z = &Zone{Zone: definition, Definition: text, State: JoinState(name)}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(z.OnStoreError, e.app.OnStoreError)) // both have been checked
@@ -215,19 +198,14 @@ func (e *Engine) joinForm(z *limit.Zone) {
 // AddInFlight makes a concurrency limit ready for requests. Definitions of one name are one limit
 // and must be equal. It joins the slots and the queue that other configs share. Its matchers are
 // loaded within the module whose context it is.
-func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*inflight.Limit, error) {
+func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight, global bool) (*inflight.Limit, error) {
 	if definition == nil {
 		return nil, errors.New("an in_flight is null: want an object with a name")
 	}
 	name, text := definition.Name, definition.Definition()
-	if l := e.InFlight[name]; l != nil {
-		if l.Definition != text {
-			return nil, fmt.Errorf("in_flight %q is defined twice, and differently: a name has the same slots everywhere, so give one of them another name: %s and %s", name, l.Definition, text)
-		}
-		return l, nil
-	}
-	if e.Zones[name] != nil {
-		return nil, errOneNameSpace(name)
+	err := e.names.Add(name, config.Definition{Kind: "in_flight", Text: text, Place: text, Global: global})
+	if err != nil || e.InFlight[name] != nil {
+		return e.InFlight[name], err
 	}
 	l, err := inflight.New(ctx, definition, inflight.Options{
 		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
@@ -239,11 +217,6 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 	}
 	e.InFlight[name] = l
 	return l, nil
-}
-
-// errOneNameSpace reports a name of a zone and of an in_flight.
-func errOneNameSpace(name string) error {
-	return fmt.Errorf("%q is the name of a zone and of an in_flight, which metrics and commands could not tell apart: give one of them another name", name)
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. What waits for the start comes first; its
@@ -303,11 +276,6 @@ func (e *Engine) CleanUp() error {
 	return errors.Join(errs...)
 }
 
-// ExemptsGlobally reports whether the global options exempt a request from all zones.
-func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
-	return s.MatchesEveryAddress(e.Exempt)
-}
-
 // Prepare implements limit.Env.
 func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zone, err error) {
 	s.Overrides = e.Overrides()
@@ -318,7 +286,7 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 		e.notifyForwards(s)
 	}
 	if e.Exempt != nil {
-		exempt, err = e.ExemptsGlobally(s)
+		exempt, err = s.MatchesEveryAddress(e.Exempt)
 	}
 	if !exempt && len(e.Blockers) > 0 && e.AnyBlock() {
 		everywhere = e.Blockers

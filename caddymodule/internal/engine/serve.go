@@ -144,7 +144,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 		return
 	}
 	s := limit.NewSubject(r)
-	if exempt, _ := h.app.ExemptsGlobally(&s); exempt {
+	if exempt, _ := s.MatchesEveryAddress(h.app.Exempt); exempt {
 		return
 	}
 	for _, z := range h.Zones {
