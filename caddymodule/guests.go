@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
@@ -77,6 +78,16 @@ func (g *Guest) Serve(w http.ResponseWriter, r *http.Request, call, user string)
 
 // Changes reports whether a call of the admin API, such as "ban", changes what runs.
 func Changes(call string) bool { return admin.Calls["/throttle/"+call].Changes }
+
+// ReadOptions reads the block of a guest in a Caddyfile. Each word sets the field that its pointer
+// points to: a text, a number, a duration, or a flag. given are the places of options that cannot be
+// given again, to which it adds; it may be nil.
+func ReadOptions(d *caddyfile.Dispenser, of string, fields map[string]any, given map[string][]string) error {
+	return option.Read(d, of, fields, nil, given)
+}
+
+// CertificateOf returns whom the verified client certificate of a request's connection names, or "".
+func CertificateOf(r *http.Request) string { return admin.CertificateOf(r) }
 
 // ErrUnknown returns the error of an unknown word, such as of an option or a name, that says
 // which known one was probably meant. kind is what the word names.

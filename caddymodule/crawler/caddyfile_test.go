@@ -25,9 +25,9 @@ func TestMistakes(t *testing.T) {
 		"@bots verified_crawler http://example.com/bots.json":     `invalid list "http://example.com/bots.json": want a URL such as https://`,
 		"@bots verified_crawler 66.249.64.0/19":                   `unknown crawler "66.249.64.0/19": want one of googlebot,`,
 		"@bots verified_crawler bingbot {\nresolver localhost\n}": `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`,
-		"@bots verified_crawler bingbot {\nresolver\n}":           "want resolver <address:port>",
-		"@bots verified_crawler bingbot {\ndns 127.0.0.1:53\n}":   `unknown option of verified_crawler "dns": want resolver`,
-		"@bots {\nverified_crawler bingbot {\nresolver 10.0.0.1:53\n}\nverified_crawler googlebot {\nresolver 10.0.0.2:53\n}\n}": "resolver is given twice: want one",
+		"@bots verified_crawler bingbot {\nresolver\n}":           "resolver has no value: it takes one word",
+		"@bots verified_crawler bingbot {\ndns 127.0.0.1:53\n}":   `unknown option "dns" in verified_crawler: want resolver`,
+		"@bots {\nverified_crawler bingbot {\nresolver 10.0.0.1:53\n}\nverified_crawler googlebot {\nresolver 10.0.0.2:53\n}\n}": "resolver is given twice",
 	} {
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://example.com {\n"+text+"\nthrottle @bots pages 60 10/s\n}\n"), map[string]any{"filename": "Caddyfile"})
 		check.That(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), "Caddyfile:"), "%s: got %v, want %s", text, err, want)

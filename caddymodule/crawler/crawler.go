@@ -103,20 +103,11 @@ func (m *Matcher) MatchWithError(r *http.Request) (bool, error) {
 //	    resolver <address:port>
 //	}
 func (m *Matcher) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	given := make(map[string][]string)
 	for d.Next() {
 		m.Crawlers = append(m.Crawlers, d.RemainingArgs()...)
-		for nesting := d.Nesting(); d.NextBlock(nesting); {
-			switch d.Val() {
-			case "resolver":
-				if m.Resolver != "" {
-					return d.Err("resolver is given twice: want one")
-				}
-				if !d.AllArgs(&m.Resolver) {
-					return d.Err("want resolver <address:port>, such as resolver 127.0.0.1:53")
-				}
-			default:
-				return d.WrapErr(caddymodule.ErrUnknown("option of verified_crawler", d.Val(), "resolver"))
-			}
+		if err := caddymodule.ReadOptions(d, "verified_crawler", map[string]any{"resolver": &m.Resolver}, given); err != nil {
+			return err
 		}
 		if _, err := m.parse(); err != nil {
 			return d.WrapErr(err)

@@ -82,11 +82,7 @@ func (i *Inspector) user(r *http.Request) string {
 		}
 	}
 	user, _ := replacer.GetString("http.auth.user.id")
-	if user != "" || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return user
-	}
-	subject := &r.TLS.VerifiedChains[0][0].Subject
-	return cmp.Or(subject.CommonName, subject.String(), "a client certificate")
+	return cmp.Or(user, caddymodule.CertificateOf(r))
 }
 
 // pageSecret signs the tokens of pages. They are worth nothing once the process ends.
@@ -183,28 +179,9 @@ func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
-	seen := make(map[string]bool)
-	for h.NextBlock(0) {
-		option := h.Val()
-		words := h.RemainingArgs()
-		switch option {
-		case "allow_changes", "open":
-			if len(words) > 0 {
-				return nil, h.Errf("unexpected %q after %s: it takes no word", words[0], option)
-			}
-			i.AllowChanges, i.Open = i.AllowChanges || option == "allow_changes", i.Open || option == "open"
-		case "user_header":
-			if len(words) != 1 || words[0] == "" {
-				return nil, h.Errf("user_header has %d words after it: want one, such as user_header Remote-User", len(words))
-			}
-			i.UserHeader = words[0]
-		default:
-			return nil, h.WrapErr(caddymodule.ErrUnknown("option of throttle_inspector", option, "allow_changes", "open", "user_header"))
-		}
-		if seen[option] {
-			return nil, h.Errf("%s is given twice", option)
-		}
-		seen[option] = true
+	fields := map[string]any{"allow_changes": &i.AllowChanges, "open": &i.Open, "user_header": &i.UserHeader}
+	if err := caddymodule.ReadOptions(h.Dispenser, "throttle_inspector", fields, nil); err != nil {
+		return nil, err
 	}
 	if err := i.check(); err != nil {
 		return nil, h.WrapErr(err)

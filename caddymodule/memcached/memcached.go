@@ -67,20 +67,7 @@ func (m *Memcached) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if m.Servers = d.RemainingArgs(); len(m.Servers) == 0 {
 		return d.Err("want the servers, such as memcached 127.0.0.1:11211")
 	}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		switch d.Val() {
-		case "prefix":
-			if m.Prefix != "" {
-				return d.Err("prefix is given twice")
-			}
-			if !d.AllArgs(&m.Prefix) {
-				return d.ArgErr()
-			}
-		default:
-			return d.Errf("unknown option %q of memcached: want prefix", d.Val())
-		}
-	}
-	return nil
+	return caddymodule.ReadOptions(d, "store memcached", map[string]any{"prefix": &m.Prefix}, nil)
 }
 
 // Interface guards

@@ -100,15 +100,15 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.Method)}
 	}
 	from := override.Origin{Via: "admin API", By: r.Header.Get(wire.ByHeader)}
-	if name := certificateName(r); name != "" {
+	if name := CertificateOf(r); name != "" {
 		from = override.Origin{Via: "remote admin", By: name}
 	}
 	return Answer(w, r, r.URL.Path, from)
 }
 
-// certificateName returns whom the verified client certificate of a request's connection names,
+// CertificateOf returns whom the verified client certificate of a request's connection names,
 // or "" if there is none.
-func certificateName(r *http.Request) string {
+func CertificateOf(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return ""
 	}
