@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -108,10 +109,7 @@ const mostQueued = 10_000
 
 // Reference reports whether it is nothing but a name, and so means the one of that name in the
 // global options.
-func (f *InFlight) Reference() bool {
-	return f.Slots == 0 && len(f.Key) == 0 && len(f.Exempt) == 0 && len(f.ExemptStaticFiles) == 0 && f.Wait == 0 && f.Queue == 0 &&
-		f.Buffer == "" && len(f.Share) == 0 && len(f.Rank) == 0 && f.Pass == "" && f.Refusal == nil && !f.Shadow
-}
+func (f *InFlight) Reference() bool { return reflect.DeepEqual(f, &InFlight{Name: f.Name}) }
 
 // Shares reports whether clients take turns.
 func (f *InFlight) Shares() bool { return len(f.Share) > 0 }

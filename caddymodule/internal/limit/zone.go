@@ -11,6 +11,7 @@ package limit
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -135,12 +136,7 @@ type Shadow struct {
 
 // Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
-func (z *Zone) Reference() bool {
-	return z.LimitRaw == "" && len(z.MatchRaw) == 0 && len(z.Field) == 0 && len(z.ExemptRaw) == 0 && len(z.ExemptStaticFiles) == 0 &&
-		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && len(z.Cost) == 0 && z.ReadBody == nil &&
-		z.Settle == nil && len(z.Refund) == 0 && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
-		z.Shadow == nil && z.Enforce == 0
-}
+func (z *Zone) Reference() bool { return reflect.DeepEqual(z, &Zone{Name: z.Name}) }
 
 // Definition returns a canonical text of a zone that is not loaded yet: definitions of one name
 // must have the same.
