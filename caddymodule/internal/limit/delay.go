@@ -78,7 +78,7 @@ func (v *Verdict) Wait(r *http.Request, exiting <-chan struct{}) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-record.ClientOf(r).Done():
+	case <-record.Find(r.Context()).ClientOf(r).Done():
 	case <-exiting:
 		o.exiting = true
 		v.overrule(o)

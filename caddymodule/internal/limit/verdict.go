@@ -39,7 +39,7 @@ func (v *Verdict) Close(r *http.Request, err error) { closeBody(v.body, r, err) 
 
 func closeBody(b *body.Received, r *http.Request, err error) {
 	if b != nil && err != nil {
-		context.AfterFunc(record.ClientOf(r), func() { _ = b.Close() })
+		context.AfterFunc(record.Find(r.Context()).ClientOf(r), func() { _ = b.Close() })
 		return
 	}
 	_ = b.Close()

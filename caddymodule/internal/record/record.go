@@ -102,12 +102,8 @@ func (record *Record) RefusedUnasked(r *http.Request, asked any) bool {
 	return record != nil && record.Refused && record.Asked(r) == asked
 }
 
-// ClientOf returns the context that is done when the client of a request leaves.
-func ClientOf(r *http.Request) context.Context {
-	return Find(r.Context()).ClientOf(r)
-}
-
-// ClientOf is the function ClientOf where the record is known. It may be nil.
+// ClientOf returns the context that is done when the client of a request leaves. The record may be
+// nil.
 func (record *Record) ClientOf(r *http.Request) context.Context {
 	if record != nil && record.Client != nil {
 		return record.Client

@@ -129,7 +129,9 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 		}
 	}
 	if t.zone.MarksResponses() && d == limit.ShadowRefused {
-		t.mark(header, r)
+		header.Add("Server-Timing", `throttle;desc="`+t.zone.Name+`"`) // which tells the browser
+		s := limit.NewSubject(r)
+		t.figures.mark(s.Client().Addr(), time.Now())
 	}
 	t.refusals[d].Note(o.Key)
 	if o.Answer.Began {
@@ -223,25 +225,12 @@ const (
 // Seen counts the person who reports to have seen a mark of the zone, if that is true and
 // news.
 func (t *Counts) Seen(r *http.Request) {
-	if t.people != nil && t.figures.report(personOf(r), time.Now()) {
+	if s := limit.NewSubject(r); t.people != nil && t.figures.report(s.Client().Addr(), time.Now()) {
 		t.people.Inc()
 	}
 }
 
-// mark tells the browser that a shadow zone would have refused the request.
-func (t *Counts) mark(header http.Header, r *http.Request) {
-	header.Add("Server-Timing", `throttle;desc="`+t.zone.Name+`"`)
-	t.figures.mark(personOf(r), time.Now())
-}
-
-// personOf returns the address that counts as one person: IPv6 addresses are masked as
-// in keys. It is invalid if the request has no address.
-func personOf(r *http.Request) netip.Addr {
-	s := limit.NewSubject(r)
-	return s.Client().Addr()
-}
-
-// mark notes that somebody was sent a mark.
+// mark notes that somebody was sent a mark. An address is one person; IPv6 is masked as in keys.
 func (f *Figures) mark(person netip.Addr, now time.Time) {
 	f.marked.Put(person, struct{}{}, now.Add(MarkFor), now)
 }
