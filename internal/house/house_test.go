@@ -131,6 +131,11 @@ func TestContributingNamesEachRoom(t *testing.T) {
 			}
 		}
 	}
+	for _, found := range regexp.MustCompile("`([a-z/_]+/[a-z_]+\\.go)`").FindAllSubmatch(page, -1) {
+		_, inAdapter := os.Stat("../../caddymodule/internal/" + string(found[1]))
+		_, atTop := os.Stat("../../" + string(found[1]))
+		check.That(t, inAdapter == nil || atTop == nil, "got the file %s, which does not exist", found[1])
+	}
 }
 
 func TestEachRoomImportsWhatItMay(t *testing.T) {
