@@ -125,24 +125,16 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	check.Slices(t, documented, want, "the reasons in the documentation")
 }
 
-// Every flag of a command is on one of the pages about commands.
-func TestTheDocumentationHasEveryFlag(t *testing.T) {
+// Flags are explained by --help.
+func TestTheDocumentationNamesEveryCommand(t *testing.T) {
 	var pages strings.Builder
-	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics", "admin-api"} {
-		page := check.Must(os.ReadFile("../../docs/" + name + ".md"))(t)
-		pages.Write(page)
+	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics"} {
+		pages.Write(check.Must(os.ReadFile("../../docs/" + name + ".md"))(t))
 	}
 	all := new(cobra.Command)
 	caddycmd.Commands()["throttle"].CobraFunc(all)
 	for _, command := range all.Commands() {
 		check.That(t, strings.Contains(pages.String(), "caddy throttle "+command.Name()), "got nothing about caddy throttle %s", command.Name())
-		flags := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(command.Flags().FlagUsages(), -1)
-		check.That(t, len(flags) != 0, "caddy throttle %s: got no flags", command.Name())
-		for _, flag := range flags {
-			if !regexp.MustCompile(flag[1] + `\b`).MatchString(pages.String()) {
-				t.Errorf("caddy throttle %s: got nothing about %s", command.Name(), flag[1])
-			}
-		}
 	}
 }
 
@@ -150,7 +142,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
 	page := check.Must(os.ReadFile("../../docs/logs-and-metrics.md"))(t)
 	_, text, _ := strings.Cut(string(page), "\n## JSON\n")
-	recommended, replayed, _ := strings.Cut(text, "`replay --json`")
+	recommended, replayed, _ := strings.Cut(text, "A zone of `replay`")
 	for _, test := range []struct {
 		name, text string
 		of         any
