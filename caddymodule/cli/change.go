@@ -17,9 +17,9 @@ import (
 
 // changeFlags adds the flags of changes, which end by themselves.
 func (c *client) changeFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.length, "for", "", "How long it holds, such as 30m, 2h or 7d. At most 30d, which is the default")
+	f.StringVar(&c.length, "for", "", "How long it lasts, such as 30m, 2h or 7d. At most 30d, which is the default")
 	f.StringVar(&c.by, "by", "", "Who you are, for those who ask later. Default: the user of the shell, also under sudo")
-	f.BoolVar(&c.replace, "replace", false, "Replace the change that holds already for the same")
+	f.BoolVar(&c.replace, "replace", false, "Replace the change in force for the same zone, key or network")
 	f.StringVar(&c.note, "note", "", "Why, for those who ask later")
 }
 

@@ -94,7 +94,7 @@ go on as before. Bans stay; see unban.`,
 	{
 		use: "ban ADDRESS|NETWORK...", short: "Refuses networks for a while", least: 1, most: mostArguments,
 		long: `Refuses all requests of networks at every throttle directive. Exemptions take
-precedence over bans. An IPv6 address stands for its /64.`,
+precedence over bans, except static_files. An IPv6 address means its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   (*client).changeFlags,
 		run: func(c *client, args []string) error {
@@ -103,14 +103,14 @@ precedence over bans. An IPv6 address stands for its /64.`,
 	},
 	{
 		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
-		long: "Ends the bans of these very networks.",
+		long: "Ends the bans of exactly these networks.",
 		run: func(c *client, args []string) error {
 			return c.each(args, func(network string) error { return c.end("unban", wire.Change{Network: network}) })
 		},
 	},
 	{
 		use: "bans", short: "Lists bans and other changes at run time",
-		long: "Lists bans, limits and shadow switches that hold, and how long.",
+		long: "Lists the bans, limits and shadow switches in force, and for how long.",
 		run:  func(c *client, _ []string) error { return show(c, "overrides", nil, c.showOverrides) },
 	},
 	{
@@ -143,9 +143,9 @@ Give the key as the access log shows it, an address, or a plain API key.`,
 		},
 	},
 	{
-		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
+		use: "shadow [ZONE]", short: "Stops a zone, or everything, from refusing for a while", most: 1,
 		long: `Switches a zone or an in_flight to shadow: it decides and counts, and refuses nobody.
-With --all, no zone and no in_flight refuses anybody, and bans do not hold.`,
+With --all, this is so for all of them, and bans are ignored.`,
 		example: `  caddy throttle shadow --all --for 30m`,
 		flags: func(c *client, f *pflag.FlagSet) {
 			c.changeFlags(f)

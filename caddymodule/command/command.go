@@ -28,7 +28,7 @@ func Register(command func() *cobra.Command) {
 			Usage: "COMMAND ...", // in capitals, as manual pages lose words in angle brackets
 			Short: "Steers rate limits, and tunes them with access logs",
 			Long: `
-Most commands speak to a running Caddy, over its admin endpoint: they show what the
+Most commands call a running Caddy, over its admin endpoint: they show what the
 limits do, let clients back in, and ban networks for a while.
 
 The exit code is 1 if something fails, and 2 if the command is used in a wrong way.`,
