@@ -24,7 +24,7 @@
 //
 //	capacity*(1+1e-9) + leak*(t + 1µs) + what was given back in it
 //
-// Whoever writes a [Store] finds what that needs in package store.
+// Package store has helpers for writing a [Store].
 package leakybucket
 
 import (

@@ -6,15 +6,15 @@
 //
 // # Through an outage
 //
-// Each call of the store has a budget. A call that fails or takes longer falls back: its
-// zones go by their [Policy]. When a fifth of the calls fail, or twenty in a row, the store is
-// down, and nobody waits for it. Once a second this node tries it, and when it answers again
-// the outage is over. With the policy [Local], a key has a bucket in this node's memory
-// meanwhile, with this node's share of the limit: capacity and leak divided by the number of
-// nodes, and never less capacity than the zone's largest constant cost, or than the cost asked
-// for. The local bucket starts empty, and is kept for the next outage. The store is told nothing afterwards: its
-// buckets are what they were, less what has leaked. So around outages a client gets at most
-// what the shared bucket admits, plus, on each node, what one local bucket admits. A node that
+// Each call of the store has a timeout. If it fails or takes longer, its zones follow their
+// [Policy]. When a fifth of the calls fail, or twenty in a row, the store is down, and nobody
+// waits for it. This node tries it once a second, and after three answers in a row the outage is
+// over. With the policy [Local], a key meanwhile has a bucket in this node's memory, with this
+// node's share of the limit: capacity and leak divided by the number of nodes, but never less
+// capacity than the zone's largest constant cost, or than the cost asked for. The local bucket
+// starts empty, and is kept for the next outage. It is not written to the store, whose buckets
+// leak meanwhile. So around outages a client gets at most what the shared bucket admits, plus,
+// on each node, what one local bucket admits. A node that
 // is killed in an outage starts its share anew.
 //
 // # Blocks
