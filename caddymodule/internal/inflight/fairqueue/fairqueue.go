@@ -163,7 +163,7 @@ type Claim struct {
 }
 
 // A Request is one that wants a slot. Its fields must not change while it waits or
-// holds a slot. A Request that is done may arrive again.
+// holds a slot. A Request that was refused may arrive again.
 type Request struct {
 	*Claim // required
 
@@ -297,7 +297,6 @@ func (q *Queue) settle(r *Request, actual micros) {
 	} else {
 		q.owe(toOne * (r.tenth - actual))
 	}
-	r.tenth = 0
 }
 
 // wait puts a request into its row.
@@ -363,7 +362,7 @@ func (q *Queue) hold(r *Request, by int) {
 // enter finds the keys of a request and computes its turn.
 func (q *Queue) enter(r *Request) {
 	q.arrivals++
-	r.arrival, r.turn, r.charge = q.arrivals, q.virtual[r.Rank], 0
+	r.arrival, r.turn = q.arrivals, q.virtual[r.Rank]
 	r.found = r.room[:0]
 	for i, name := range r.Keys {
 		if name == "" || i > 0 && name == r.Keys[0] {
@@ -394,7 +393,6 @@ func (q *Queue) exit(r *Request) {
 			delete(q.keys, k.name)
 		}
 	}
-	r.found = nil
 }
 
 // charge charges the mean to the keys of a request.
@@ -412,8 +410,6 @@ func (q *Queue) serve(r *Request) {
 	if r.Rank != Member {
 		r.tenth = micros(q.All.Mean.value())
 		q.owe(-toOne * r.tenth)
-	} else {
-		q.owe(0)
 	}
 }
 
@@ -422,9 +418,6 @@ func (r *Request) ofNetwork() bool { return r.Rank == Member && r.Network.IsVali
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
-	if q.waiting == 0 {
-		return nil
-	}
 	if q.owed > 0 {
 		for _, row := range q.rows[Member+1:] {
 			for _, r := range row {

@@ -123,8 +123,6 @@ func (m *model) serve(r *modelled) {
 	if r.rank != Member {
 		r.tenth = int64(m.mean)
 		m.owe(-9 * r.tenth)
-	} else {
-		m.owe(0)
 	}
 }
 
@@ -370,8 +368,8 @@ func (p *pair) finish() {
 			p.limit(Limits{Share: true, Slots: 1})
 		}
 	}
-	if q := &p.queue; q.running != 0 || q.waiting != 0 || len(q.keys) != 0 || !q.Idle() {
-		p.t.Fatalf("got %d running, %d waiting, %d keys after all have ended", q.running, q.waiting, len(q.keys))
+	if q := &p.queue; q.running != 0 || q.waiting != 0 || len(q.keys)+len(q.members) != 0 || !q.Idle() {
+		p.t.Fatalf("got %d running, %d waiting, %d keys, %d networks after all have ended", q.running, q.waiting, len(q.keys), len(q.members))
 	}
 }
 
