@@ -332,7 +332,7 @@ func (c *counts) passed(e pass.Event) {
 func (c *counts) load() []zap.Field {
 	load := c.limit.State.Gate.Load()
 	fields := []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued)}
-	if c.limit.Shares() { // which alone measures the mean
+	if c.limit.Shares() { // which alone predicts waits by the mean
 		fields = append(fields, zap.Float64("mean_seconds", load.Mean.Seconds()))
 	}
 	return fields

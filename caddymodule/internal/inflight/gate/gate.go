@@ -79,7 +79,7 @@ type Result struct {
 type Gate struct {
 	mu      sync.Mutex
 	keys    map[string]*fairqueue.Queue // while they have requests, and "" always
-	all     fairqueue.Common            // of all keys. Only requests with share count in the mean.
+	all     fairqueue.Common            // of all keys
 	clients map[netip.Prefix][]*Slot    // who waits, in the order of arrival
 	places  uint64                      // how many were ever taken
 	watched map[string]int              // requests in shadow, by key
@@ -93,7 +93,7 @@ type Slot struct {
 	gate  *Gate
 	queue *fairqueue.Queue // while it waits for a slot or holds one
 	turn  fairqueue.Request
-	since time.Time // it is held; with share
+	since time.Time // it is held
 
 	// While it waits:
 	client netip.Prefix
@@ -132,11 +132,9 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 // wait waits until the slot has come, or for so long.
 func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.Duration) (r Result) {
 	began := time.Now()
-	timer := time.NewTimer(longest)
-	defer timer.Stop()
 	select {
 	case <-s.done:
-	case <-timer.C:
+	case <-time.After(longest):
 		r.Why = TimedOut
 	case <-ctx.Done():
 		r.Why = Left
@@ -153,9 +151,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	q := g.queue(s.Key)
 	q.SetLimits(l)
 	defer g.advance(s.Key, q) // the request may have brought more slots
-	if l.Share {
-		s.since = time.Now()
-	}
+	s.since = time.Now()
 	if len(g.clients) > 0 {
 		s.client = s.network()
 		s.turn.Crowded = g.crowded(s.client, l)
@@ -170,7 +166,6 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 		last = g.heaviest(s.client)
 	}
 	if last != nil {
-		defer g.advance(last.Key, last.queue)
 		g.leave(last, QueueFull)
 		s.turn.Crowded = false
 		becomes, displaced = q.Arrive(&s.turn)
@@ -249,7 +244,7 @@ func (g *Gate) end(s *Slot, why Why) {
 	close(s.done)
 }
 
-// leave lets a request give its place up. After it, the caller advances the request's key.
+// leave lets a request give its place up. Its key keeps those that it waited for.
 func (g *Gate) leave(s *Slot, why Why) {
 	s.queue.Leave(&s.turn)
 	g.end(s, why)
@@ -260,7 +255,6 @@ func (g *Gate) stop(s *Slot, why Why) Why {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s.place > 0 {
-		defer g.advance(s.Key, s.queue)
 		g.leave(s, why)
 	}
 	return s.why
@@ -268,8 +262,7 @@ func (g *Gate) stop(s *Slot, why Why) Why {
 
 // Release gives the slot back. Only the first call counts, and a slot that was not given is none.
 // If the request was not served, its turn is refunded, and the time is no part of the mean.
-// With share, Release returns for how long the slot was held, and zero otherwise. Any goroutine
-// may call it.
+// Release returns for how long the slot was held. Any goroutine may call it.
 func (s *Slot) Release(served bool) (held time.Duration) {
 	g := s.gate
 	if g == nil {
@@ -282,9 +275,7 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 		return 0
 	}
 	s.queue = nil
-	if !s.since.IsZero() {
-		held = max(1, time.Since(s.since))
-	}
+	held = max(1, time.Since(s.since))
 	counts := held
 	if !served {
 		counts = 0
@@ -319,13 +310,11 @@ func (g *Gate) queue(key string) *fairqueue.Queue {
 }
 
 // advance gives free slots of a key to those whose turn it is, and forgets the key after its last
-// request. It is called after each change.
+// request. It is called when a request comes, a slot is given back or limits change.
 func (g *Gate) advance(key string, q *fairqueue.Queue) {
 	for r := q.Next(); r != nil; r = q.Next() {
 		s := r.Owner.(*Slot)
-		if !s.since.IsZero() {
-			s.since = time.Now()
-		}
+		s.since = time.Now()
 		g.end(s, Admitted)
 	}
 	if key != "" && q.Idle() {
@@ -357,7 +346,7 @@ type Load struct {
 	Running int                  // requests that hold a slot, and all that are in flight in shadow
 	Queued  int                  // requests that wait,
 	Waiting [fairqueue.Ranks]int // by rank
-	Mean    time.Duration        // for which a slot is held; with share
+	Mean    time.Duration        // for which a slot is held
 }
 
 // Load returns what the gate has to do.

@@ -225,6 +225,7 @@ func TestAClientThatHasLeftTakesNoFreeSlot(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
 		check.Equal(t, g.Enter(ctx, nil, Limits{Slots: 1, Share: share}, s), Result{Why: Left})
+		check.Equal(t, g.Enter(ctx, nil, Limits{Share: share}, s), Result{Why: Busy}, "a refusal, which is one for whoever has left, too")
 		wantEmpty(t, g)
 	}
 }
@@ -316,6 +317,18 @@ func TestLimitsThatChangeHoldForThoseWhoWait(t *testing.T) {
 			wantWaits(t, visits, 0, 1, 1, 11, 21, 31)
 		})
 	}
+}
+
+// Else a newcomer would take the place of another one, and be refused all the same.
+func TestNobodyLosesItsPlaceInAShorterQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: time.Hour, Queue: 8}
+		hold(g, l, "")
+		visits := several(4, g, l, 0, Request{From: from(1)})
+		l.Queue = 3
+		late := come(g, l, 0, Request{From: from(2)})
+		check.That(t, late.result.Why == QueueFull && places(visits) == 4, "got %v and %d places, want it refused and four", late.result.Why, places(visits))
+	})
 }
 
 func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
