@@ -95,7 +95,7 @@ func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
 		return c
 	}
 	c.secure = cookie.Secure(r)
-	if c.secure && len(c.cookies) > 0 {
+	if c.secure {
 		c.read(now)
 	}
 	return c
@@ -103,8 +103,9 @@ func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
 
 func (c *Client) read(now time.Time) {
 	var tokens []string
+	own := CookieName(c.zone.Name)
 	for name, value := range cookie.SentBy(c.cookies) {
-		if own, ours := strings.CutPrefix(name, cookie.OwnPrefix); ours && own == c.zone.Name {
+		if name == own {
 			tokens = append(tokens, value)
 		}
 	}
@@ -133,7 +134,7 @@ func (c *Client) boundTo() string {
 	}
 	n := 0
 	for name, value := range cookie.SentBy(c.cookies) {
-		if !strings.HasPrefix(name, cookie.OwnPrefix) && bindingOf(name, value) == c.pass.Binding {
+		if bindingOf(name, value) == c.pass.Binding {
 			return name
 		}
 		if n++; n == mostCookies {
@@ -142,9 +143,6 @@ func (c *Client) boundTo() string {
 	}
 	return ""
 }
-
-// holdsPass reports whether the client holds a pass of ours, whatever that is worth now.
-func (c *Client) holdsPass() bool { return c.state >= Expired }
 
 // State returns what the pass of the request is worth.
 func (c *Client) State() State { return c.state }
@@ -177,7 +175,7 @@ func (c *Client) Key() string {
 
 // Tries returns how often the client was refused in a row before this request.
 func (c *Client) Tries(now time.Time) int {
-	if c.state <= Expired || now.After(c.pass.NotBefore.Add(Forgotten)) {
+	if now.After(c.pass.NotBefore.Add(Forgotten)) {
 		return 0
 	}
 	return c.pass.Tries
@@ -211,7 +209,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 		return None
 	}
 	event, p, tries := Moved, c.pass, c.Tries(now)
-	if c.state <= Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
+	if !now.Add(after).Before(p.Issued.Add(Lifetime)) {
 		event, p, tries = Issued, Pass{Issued: now}, 0
 		rand.Read(p.ID[:]) // never fails
 	}
@@ -279,7 +277,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 		return None
 	}
 	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
-	if c.holdsPass() && c.pass.ID == id {
+	if c.pass.ID == id {
 		switch young := now.Sub(c.pass.Issued) < renewal; {
 		case c.pass.Binding == Binding{} && young:
 			return None // it was not let in lately
@@ -300,7 +298,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 // upstream that the user must present. Responses that others may get name nobody.
 func (c *Client) named(status int, header http.Header, now time.Time) (ID, Binding, bool) {
 	lines := header["Set-Cookie"]
-	if len(c.zone.Issued) > 0 && status < 400 {
+	if status < 400 {
 		for set := range cookie.SetBy(lines, now) {
 			issued := func(pattern string) bool { return cookie.Upstreams(pattern, set.Name) }
 			if set.Kept && slices.ContainsFunc(c.zone.Issued, issued) && response.Private(header) {
@@ -327,11 +325,10 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 func (c *Client) account(name, value string) ID {
 	if strings.HasPrefix(name, wordpressLogin) {
 		plain, _ := url.PathUnescape(value)
-		if user, _, found := strings.Cut(cmp.Or(plain, value), "|"); found {
-			return c.id("wordpress", name, user)
-		}
+		user, _, _ := strings.Cut(cmp.Or(plain, value), "|")
+		return c.id("wordpress", name, user)
 	}
-	if c.holdsPass() && c.boundTo() == name {
+	if c.boundTo() == name {
 		return c.pass.ID
 	}
 	return c.id("cookie", name, value)

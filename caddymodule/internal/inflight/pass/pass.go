@@ -181,7 +181,7 @@ func NewMemory() *Memory {
 
 // refresh brings a pass up to date.
 func (m *Memory) refresh(p *Pass, now time.Time) {
-	if last, found := m.moved.Get(p.ID, now); found && !last.NotBefore.Before(p.NotBefore) {
+	if last, _ := m.moved.Get(p.ID, now); !last.NotBefore.Before(p.NotBefore) {
 		p.NotBefore, p.Tries = last.NotBefore, last.Tries
 	}
 }
@@ -190,8 +190,8 @@ func (m *Memory) refresh(p *Pass, now time.Time) {
 // places are taken.
 func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
 	next := Move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, NetworkOf(addr)}
-	kept := m.moved.Update(p.ID, now, func(last Move, found bool) (Move, time.Time) {
-		if !found || !next.NotBefore.Before(last.NotBefore) {
+	kept := m.moved.Update(p.ID, now, func(last Move, _ bool) (Move, time.Time) {
+		if !next.NotBefore.Before(last.NotBefore) {
 			last = next
 		}
 		return last, last.NotBefore.Add(Forgotten)

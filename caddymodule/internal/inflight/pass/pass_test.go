@@ -124,6 +124,8 @@ func TestAPassIsGoodFromItsTimeOnForADay(t *testing.T) {
 			t.Errorf("%s: got %v, %v, key %q, want %v, %v", test.name, c.State(), c.Rank(), c.Key(), test.want, rank)
 		}
 	}
+	member := z.Client(request(loggedIn(t, z, now, wordpress)), host, now.Add(Lifetime))
+	check.That(t, member.Rank() == fairqueue.First && member.Key() == "", "a member after a day: got %v and key %q", member.Rank(), member.Key())
 }
 
 func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
@@ -207,8 +209,10 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 		c := z.Client(request(cookies...), host, at)
 		check.That(t, c.Rank() == fairqueue.First && c.Key() == "", "%s: got %v and key %q, want the rank of those who come first", test, c.Rank(), c.Key())
 	}
+	check.Equal(t, clientOf(z, request(tests["twice"]...), host, at).State(), Invalid)
+	check.Equal(t, clientOf(z, request(tests["another name"]...), host, at).State(), Absent)
 	check.Equal(t, clientOf(z, request(pass), "www.example.com", at).Rank(), fairqueue.First, "a pass accepted on another host")
-	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0, netip.Addr{}) != None {
+	if c := z.Client(request(pass), "", at); c.Known() || c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0, netip.Addr{}) != None {
 		t.Error("got a pass without a host")
 	}
 	for _, another := range []string{ // such as a site of the same domain may set
@@ -239,8 +243,9 @@ func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
 	}
 	check.Equal(t, clientOf(z, request(pass), host, now.Add(10*time.Minute)).Rank(), fairqueue.Returned, "a clock ahead")
 	member := loggedIn(t, z, now, wordpress)
-	for behind, want := range map[time.Duration]fairqueue.Rank{Skew - time.Second: fairqueue.Member, Skew: fairqueue.Returned, time.Hour: fairqueue.Returned} {
-		check.Equal(t, clientOf(z, request(member), host, now.Add(-behind)).Rank(), want, "a member on a clock %v behind", behind)
+	for behind, want := range map[time.Duration]fairqueue.Rank{119 * time.Second: fairqueue.Member, 2 * time.Minute: fairqueue.Returned, time.Hour: fairqueue.Returned} {
+		c := z.Client(request(member), host, now.Add(-behind))
+		check.That(t, c.Rank() == want && c.Key() != "", "a member on a clock %v behind: got %v and key %q, want %v", behind, c.Rank(), c.Key(), want)
 	}
 }
 
@@ -335,7 +340,9 @@ func TestAReplacedSessionRenewsThePass(t *testing.T) {
 		check.Equal(t, c.Answered(200, header, now, always), want, "session %d", i)
 		cookies = given(header)
 	}
-	check.Equal(t, clientOf(z, request(cookies), host, now).Rank(), fairqueue.Member, "want a member by the new session")
+	c := z.Client(request(cookies), host, now)
+	check.Equal(t, c.Rank(), fairqueue.Member, "want a member by the new session")
+	check.Equal(t, c.Answered(200, http.Header{"Set-Cookie": {"_redmine_session=3; HttpOnly"}}, now, always), None, "a session that is replaced, not deleted")
 }
 
 // Browsers send cookies of statistics and consent, too, which outlast a log-out, and
@@ -397,7 +404,7 @@ func TestALogOutDropsTheMembersPass(t *testing.T) {
 		check.That(t, got == (test.want == Dropped), "%s: got the cookies %q", name, header["Set-Cookie"])
 	}
 	// A pass that is bound to nothing is no member's, so nothing is dropped.
-	c, header := z.Client(request(refused(t, z, now, 0)+"; wordpress_logged_in_0f=x"), host, now), http.Header{"Set-Cookie": {"wordpress_logged_in_0f=; Max-Age=0"}}
+	c, header := z.Client(request(refused(t, z, now, 0)+"; wordpress_logged_in_0f=x"), host, now), http.Header{"Set-Cookie": {"wordpress_logged_in_0f=; Max-Age=0", "=; Max-Age=0"}}
 	check.Equal(t, c.Answered(302, header, now, always), None, "for one who was no member")
 }
 
@@ -412,22 +419,35 @@ func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
 	asked := false
 	got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false })
 	check.That(t, got == Renewed && !asked, "got %v, asked %v, want a member renewed without asking", got, asked)
-	told := func() Event {
-		c := z.Client(request(cookies), host, now)
-		return c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, now, func(ID) bool { t.Error("got asked again"); return true })
+	for _, test := range []struct {
+		name, cookies string
+		after         time.Duration
+		want          Event
+	}{
+		{"limited a moment ago", cookies, 0, None},
+		{"limited an hour ago", cookies, time.Hour, Joined},
+		{"a member", member, 0, None},
+		{"a member for an hour", member, time.Hour, Renewed},
+		{"a member who was refused", member, time.Minute, Renewed},
+	} {
+		at := now.Add(test.after)
+		if test.after == time.Minute {
+			moved(t, z, at, time.Minute, office, member)
+		}
+		c := z.Client(request(test.cookies), host, at)
+		check.Equal(t, c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, at, always), test.want, "%s", test.name)
 	}
-	check.Equal(t, told(), None, "for one who was limited a moment ago, want nothing")
 }
 
 func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	z := node(t, new(storage))
 	z.Issued = []string{"auth"}
-	cookies, at := loggedIn(t, z, now, "auth=0; HttpOnly"), now
+	cookies, at := loggedIn(t, z, now, "auth=v1|0; HttpOnly"), now
 	key := func() string { c := z.Client(request(cookies), host, at); return c.Key() }
 	first := key()
 	for i := range 30 {
 		at = at.Add(time.Minute)
-		c, header := z.Client(request(cookies), host, at), http.Header{"Set-Cookie": {fmt.Sprintf("auth=%d; HttpOnly", i+1)}}
+		c, header := z.Client(request(cookies), host, at), http.Header{"Set-Cookie": {fmt.Sprintf("auth=v1|%d; HttpOnly", i+1)}}
 		check.Need(t, c.Answered(200, header, at, func(ID) bool { return false }), Renewed, "change %d, want the pass renewed without asking for room", i+1)
 		cookies = given(header)
 	}
@@ -437,10 +457,11 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	// Another login is another member.
 	_, pass, _ := strings.Cut(cookies, "; ")
 	c := z.Client(request(pass), host, at)
-	check.Equal(t, c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always), Joined, "for a login without the old cookie, want another member")
+	check.Equal(t, c.Answered(200, http.Header{"Set-Cookie": {"auth=v1|other; HttpOnly"}}, at, always), Joined, "for a login without the old cookie, want another member")
 }
 
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
+	check.That(t, !clientOf(&Issuer{Name: "php"}, request("a=b"), host, now).Known(), "got passes read by a zone that shares nothing")
 	z := &Issuer{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
 	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
 	check.That(t, c.Rank() == fairqueue.First && c.Refused(header, now, 0, netip.Addr{}) == None && len(header) == 0, "got %v and %v", c.Rank(), header)
@@ -489,7 +510,8 @@ func moved(t *testing.T, z *Issuer, at time.Time, after time.Duration, addr neti
 }
 
 func TestAnOlderCopyOfAMovedPassIsEarlyToo(t *testing.T) {
-	z := node(t, new(storage))
+	shared := new(storage)
+	z := node(t, shared)
 	first := refused(t, z, now, 5*time.Second)
 	at := now.Add(10 * time.Second)
 	newer := moved(t, z, at, 7*time.Second, office, first)
@@ -525,6 +547,8 @@ func TestAnOlderCopyOfAMovedPassIsEarlyToo(t *testing.T) {
 	// A shorter wait, told to a request that came at the same time, changes nothing.
 	moved(t, z, at, time.Second, office, first)
 	check.Equal(t, clientOf(z, request(first), host, at.Add(5*time.Second)).State(), Early, "want the latest time to hold")
+	elsewhere := moved(t, node(t, shared), at, time.Minute, office, first)
+	check.Equal(t, clientOf(z, request(elsewhere), host, at.Add(30*time.Second)).State(), Early, "a copy that another node has moved later")
 }
 
 func TestAFirstRefusalIsNotRemembered(t *testing.T) {
@@ -560,17 +584,18 @@ func TestANetworkHasAHundredthOfTheMemory(t *testing.T) {
 	moved(t, z, at, 5*time.Second, netip.MustParseAddr("198.51.100.1"), victim)
 	for i := range movedOfNetwork + 500 {
 		p := Pass{ID: ID{1, byte(i), byte(i >> 8)}, NotBefore: at.Add(time.Minute), Tries: 9}
-		z.Memory.move(&p, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), at)
-	}
-	n := z.Memory.moved.Len()
-	check.That(t, n == movedOfNetwork+1 && full == 0, "got %d entries, told %d times that all is full, want %d and none", n, full, movedOfNetwork+1)
-	check.Equal(t, clientOf(z, request(victim), host, at).State(), Early, "for a pass of another network, want it remembered")
-	for i := range mostMoved {
-		p := Pass{ID: ID{2, byte(i), byte(i >> 8), byte(i >> 16)}, NotBefore: at.Add(time.Minute), Tries: 9}
-		if !z.Memory.move(&p, netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i), 1}), at) {
+		if !z.Memory.move(&p, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), at) {
 			full++
 		}
 	}
+	n := z.Memory.moved.Len()
+	check.That(t, n == 1001 && full == 0, "got %d entries, told %d times that all is full, want 1001 and none", n, full)
+	check.Equal(t, clientOf(z, request(victim), host, at).State(), Early, "for a pass of another network, want it remembered")
+	for i := range mostMoved {
+		p := Pass{ID: ID{2, byte(i), byte(i >> 8), byte(i >> 16)}, NotBefore: at.Add(time.Minute), Tries: 9}
+		z.Memory.move(&p, netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i), 1}), at)
+	}
+	moved(t, z, at, 5*time.Second, office, refused(t, z, now, 5*time.Second))
 	n = z.Memory.moved.Len()
-	check.That(t, n == mostMoved && full == movedOfNetwork+1, "got %d entries, told %d times, want %d and the news that it is full", n, full, mostMoved)
+	check.That(t, n == 100_000 && full == 1, "got %d entries, told %d times, want 100,000 and the news that it is full", n, full)
 }
