@@ -22,7 +22,8 @@ import (
 // TestShadow counts on arrival what would be done, and holds nothing up. Who waits when it is
 // switched to at run time waits on.
 func TestShadow(t *testing.T) {
-	onSite(t, "in_flight php 1 {\nwait 1m\nqueue 1\nshadow\n}", time.Second, func(t *testing.T, s *servertest.FuncSite) {
+	const shadow = "in_flight php 1 {\nwait 1m\nqueue 1\nshadow\n}\n"
+	onSite(t, shadow+shadow, time.Second, func(t *testing.T, s *servertest.FuncSite) {
 		visits := []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(3), "/")}
 		servertest.Sleep(time.Minute)
 		wantWaits(t, visits, 0, 0, 0)

@@ -230,8 +230,7 @@ func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
 	if kept == nil || kept.stop == nil || !kept.stop() {
 		return next.ServeHTTP(w, v.r) // the client has gone, or another handler of this name has the slot
 	}
-	kept.r, kept.stop = v.r, nil
-	defer kept.release()
+	kept.r, kept.stop = v.r, nil // serving gives it back, or keeps it again
 	return kept.serve(w, next)
 }
 

@@ -377,6 +377,7 @@ func TestErrors(t *testing.T) {
 		"share":      "in_flight php 1 {\nshare\n}" + errorRoute + "in_flight php 1 {\nshare\n}",
 		"nested":     "in_flight outer 1\nin_flight php 1" + errorRoute + "in_flight php 1",
 		"only there": errorRoute + "in_flight php 1",
+		"around":     "in_flight php 1\ntest_catches {\nroute {\nsettle_upstream\n}\n}\nin_flight php 1",
 		"caught":     "}\nroute /* {\ntest_catches\n}\nroute {\nin_flight php 1",
 	} {
 		for _, path := range []string{"/", "/fails", "/panics", "/leaves"} {
@@ -547,7 +548,7 @@ func newErrorSite(t testing.TB, directives string) *servertest.FuncSite {
 func TestErrorRoutes(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := newErrorSite(t, errorRoute+"in_flight php 1 {\nwait 1m\n}")
-		first, second := s.Visit(client(1), "/"), s.Visit(client(2), "/")
+		first, second := s.Visit(client(1), "/"), s.Come(long(client(2), "/", 100<<10))
 		if second.Code != http.StatusNotFound || !second.Ended || second.Header().Get("Retry-After") != "" || !strings.Contains(second.Body.String(), "Sorry") {
 			t.Errorf("got %d %q, ended %v, want the built-in page with 404", second.Code, second.Body, second.Ended)
 		}
