@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -271,4 +272,27 @@ func TestBeforeHeadersIsCalledOnceBeforeTheFinalHeaders(t *testing.T) {
 			check.That(t, hint["Set-Cookie"] == nil, "%s: got a cookie among the hints", test.name)
 		}
 	}
+}
+
+// A handler within removes the header only where none around it reads that, too.
+func TestACostHeaderReachesHandlersAround(t *testing.T) {
+	shared, w, r := new(record.Record), httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+	outer := &Observer{Shared: shared, Headers: []string{"X-Cost"}}
+	inner := &Observer{Shared: shared, Headers: []string{"X-Cost", "X-Inner"}}
+	_ = outer.Serve(w, r, handler(func(w http.ResponseWriter, r *http.Request) error {
+		return inner.Serve(w, r, says(200, "X-Cost", "3", "X-Inner", "4"))
+	}))
+	check.Slices(t, append(outer.values, inner.values...), []string{"3", "3", "4"})
+	check.That(t, len(w.Header()) == 0 && len(shared.Hidden) == 0, "got %v sent and %v hidden afterwards, want nothing", w.Header(), shared.Hidden)
+}
+
+func TestATunnelThatItsClientEndsIsComplete(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	o := &Observer{BeforeHeaders: func(int, http.Header) { t.Error("got headers of a connection that was taken over") }}
+	_ = o.Serve(newSpy(), httptest.NewRequest("GET", "/", nil).WithContext(ctx), handler(func(w http.ResponseWriter, _ *http.Request) error {
+		_, _, err := http.NewResponseController(w).Hijack()
+		leave()
+		return err
+	}))
+	check.That(t, !o.Left(), "got a tunnel that broke off")
 }
