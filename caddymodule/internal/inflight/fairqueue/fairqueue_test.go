@@ -40,21 +40,6 @@ func wantNext(t *testing.T, q *Queue, want ...*Request) {
 	}
 }
 
-func TestKeysTakeTurnsWithinARank(t *testing.T) {
-	q := newQueue(1)
-	running := come(t, q, Served, First, "greedy")
-	var greedy []*Request
-	for range 3 {
-		greedy = append(greedy, come(t, q, Waiting, First, "greedy"))
-	}
-	modest := come(t, q, Waiting, First, "modest")
-	for _, want := range []*Request{modest, greedy[0], greedy[1], greedy[2]} {
-		q.Release(running, time.Second)
-		wantNext(t, q, want, nil)
-		running = want
-	}
-}
-
 // slotSeconds lets two keys compete for one slot, one with requests of a second and
 // one with those of a tenth, and returns for how long each of them holds it.
 func slotSeconds() (long, short time.Duration) {
@@ -202,72 +187,6 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 		}
 		check.That(t, served >= 98 && served <= 105, "in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
 	}
-}
-
-func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
-	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{Share: true, Slots: 2, Wait: 5 * time.Second, Queue: 200})
-	come(t, q, Served, First, "a")
-	come(t, q, Served, First, "b")
-	for i := range 10 { // 10 x 1 s / 2
-		come(t, q, Waiting, Returned, strconv.Itoa(i))
-	}
-	come(t, q, TooLong, Returned, "one more")
-	come(t, q, TooLong, First, "newcomer")
-	come(t, q, Waiting, Member, "member")
-}
-
-func TestAFullRowRefusesTheLast(t *testing.T) {
-	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{Share: true, Slots: 1, Wait: time.Hour, Queue: 3})
-	come(t, q, Served, First, "a")
-	come(t, q, Waiting, Returned, "b")
-	last := come(t, q, Waiting, First, "c")
-	come(t, q, Waiting, Returned, "d")
-	come(t, q, Full, First, "e")
-	come(t, q, Full, Returned, "b")
-	member := &Request{Claim: &Claim{Rank: Member, Keys: [2]string{"f"}}}
-	got, displaced := q.Arrive(member)
-	check.That(t, got == Waiting && displaced == last, "got %v for %+v, want a place for that of %+v", got, displaced, last)
-	check.That(t, len(q.rows[First]) == 0 && len(q.rows[Returned]) == 2 && len(q.rows[Member]) == 1, "got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
-}
-
-// Else there would be nobody whom they could leave a tenth of the slot time.
-func TestMembersLeaveATenthOfAFullRowToOthers(t *testing.T) {
-	q := &Queue{All: new(Common)}
-	q.SetLimits(Limits{Share: true, Slots: 1, Wait: time.Hour, Queue: 10})
-	come(t, q, Served, First, "a")
-	for i := range 10 {
-		come(t, q, Waiting, Member, strconv.Itoa(i))
-	}
-	come(t, q, Waiting, First, "b")
-	come(t, q, Full, First, "c") // which would be more than a tenth
-	come(t, q, Full, Member, "d")
-	check.That(t, len(q.rows[Member]) == 9 && len(q.rows[First]) == 1, "got %d members and %d others that wait, want nine and one", len(q.rows[Member]), len(q.rows[First]))
-}
-
-func TestAnIdleQueueOwesNobody(t *testing.T) {
-	q := newQueue(2)
-	last := come(t, q, Served, First)
-	q.Release(come(t, q, Served, First, "a"), time.Hour)
-	check.Assume(t, q.owed < 0 && q.All.Mean.Duration() > time.Second, "got %d owed, want less than none while one runs", q.owed)
-	q.Release(last, 0)
-	check.That(t, q.owed == 0 && q.Idle(), "got %d owed after the last one, want none", q.owed)
-}
-
-func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
-	q := newQueue(1)
-	check.Equal(t, q.All.Mean.Duration(), time.Second)
-	r := come(t, q, Served, First, "a")
-	q.Release(r, 500*time.Millisecond)
-	check.Equal(t, q.All.Mean.Duration(), 990*time.Millisecond)
-	r = come(t, q, Served, First, "a")
-	q.Release(r, time.Hour) // counts ten means
-	check.Equal(t, q.All.Mean.Duration().Round(time.Microsecond), 1168200*time.Microsecond, "after an hour, want 1.1682s")
-	before := q.All.Mean.Duration()
-	r = come(t, q, Served, First, "a")
-	q.Release(r, 0)
-	check.That(t, q.All.Mean.Duration() == before && len(q.keys) == 0, "got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.All.Mean.Duration(), len(q.keys), before)
 }
 
 func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {

@@ -183,20 +183,6 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	wantEmpty(t, g)
 }
 
-func TestWithoutWaitARequestGetsAFreeSlotOrARefusal(t *testing.T) {
-	for _, share := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, g *Gate) {
-			patient := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: share}
-			hasty := Limits{Slots: 3, Share: share}
-			visits := append(several(2, g, patient, time.Second, Request{}), come(g, hasty, time.Second, Request{})) // others queue
-			pass(90 * time.Second)
-			visits = append(visits, come(g, hasty, time.Second, Request{}))
-			pass(time.Minute)
-			wantWhy(t, visits, Admitted, Admitted, Busy, Admitted)
-		})
-	}
-}
-
 // Whatever ends a wait: the place, the turn and the slot are given back.
 func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 	for _, share := range []bool{false, true} {
@@ -328,18 +314,6 @@ func TestNobodyLosesItsPlaceInAShorterQueue(t *testing.T) {
 		l.Queue = 3
 		late := come(g, l, 0, Request{From: from(2)})
 		check.That(t, late.result.Why == QueueFull && places(visits) == 4, "got %v and %d places, want it refused and four", late.result.Why, places(visits))
-	})
-}
-
-func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		plain := Limits{Slots: 2, Wait: time.Hour, Queue: 10}
-		share := plain
-		share.Share = true
-		visits := several(3, g, plain, 2*time.Second, Request{})
-		visits = append(visits, come(g, share, time.Second, turn(1, fairqueue.First, "a")))
-		pass(time.Minute)
-		wantWaits(t, visits, 0, 0, 2, 2)
 	})
 }
 

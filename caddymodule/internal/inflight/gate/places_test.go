@@ -17,22 +17,6 @@ func hold(g *Gate, l Limits, key string) {
 	come(g, l, 2*time.Hour, r)
 }
 
-func TestAClientAloneHasHalfOfTheQueue(t *testing.T) {
-	for _, share := range []bool{false, true} {
-		for queue, want := range map[int]int{1: 1, 2: 1, 3: 2, 20: 10, 200: 100} {
-			inBubble(t, func(t *testing.T, g *Gate) {
-				l := Limits{Slots: 1, Wait: time.Hour, Queue: queue, Share: share}
-				hold(g, l, "")
-				var visits []*visit
-				for i := range 2 * queue { // of any key
-					visits = append(visits, come(g, l, 0, turn(1, fairqueue.First, fmt.Sprint(i))))
-				}
-				check.Equal(t, places(visits), want, "share %v: places of %d", share, queue)
-			})
-		}
-	}
-}
-
 // Many providers give each customer 256 networks of IPv6, each of which is a client.
 func TestTheClientsOfOneNetworkKeepNobodyOut(t *testing.T) {
 	for _, share := range []bool{false, true} {
