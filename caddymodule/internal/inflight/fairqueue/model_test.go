@@ -378,7 +378,7 @@ func (p *pair) operate(bytes []byte) {
 	p.limit(Limits{Share: true, Slots: 3, Wait: 10 * time.Second, Queue: 30})
 	for ; len(bytes) >= 4; bytes = bytes[4:] {
 		op, a, b := bytes[0], bytes[1], bytes[2]
-		held := time.Duration(binary.BigEndian.Uint16(bytes[2:])) * 100 * time.Microsecond
+		held := time.Duration(binary.BigEndian.Uint16(bytes[2:])) * 400 * time.Microsecond
 		recent := func() *Request {
 			if len(p.all) == 0 {
 				return new(Request)
