@@ -42,10 +42,15 @@ type player struct {
 	logIns  []string          // to these addresses; if empty, all POSTs are
 	awaited bool              // what the upstream answers matters to a zone that has charged the request
 	took    time.Duration     // by the upstream for the request; 0 if it was not asked
-	assets  int               // requests for static assets
-	skipped int               // requests that no server hands to its routes
-	keyless map[string]int    // requests whose key lacks a part, by the zone's name
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
+	remarkable
+}
+
+// Remarkable are how many requests the report says more of.
+type remarkable struct {
+	assets  int            // for static assets
+	skipped int            // that no server hands to its routes
+	keyless map[string]int // whose key lacks a part, by the zone's name
 }
 
 // An observer learns what the zones decide. It is called once for each outcome, when it is

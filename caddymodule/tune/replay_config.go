@@ -62,7 +62,7 @@ func newPlayer(config []byte) (_ *player, err error) {
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
 	delete(whole.Apps.Throttle, "store")
-	rp := &player{unknown: make(map[string]string), keyless: make(map[string]int), replayConfig: replayConfig{raw: compact.Bytes()}}
+	rp := &player{unknown: make(map[string]string), remarkable: remarkable{keyless: make(map[string]int)}, replayConfig: replayConfig{raw: compact.Bytes()}}
 	rp.clients.By(32, 64)
 	rp.noteFolders(whole.Apps.Throttle)
 	throttle, _ := json.Marshal(whole.Apps.Throttle) // of what has been read

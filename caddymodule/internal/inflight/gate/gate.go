@@ -79,7 +79,7 @@ type Result struct {
 type Gate struct {
 	mu      sync.Mutex
 	keys    map[string]*fairqueue.Queue // while they have requests, and "" always
-	all     fairqueue.Common            // of all keys
+	all     fairqueue.Common            // of all keys. Only requests with share count in the mean.
 	clients map[netip.Prefix][]*Slot    // who waits, in the order of arrival
 	places  uint64                      // how many were ever taken
 	watched map[string]int              // requests in shadow, by key
@@ -93,7 +93,7 @@ type Slot struct {
 	gate  *Gate
 	queue *fairqueue.Queue // while it waits for a slot or holds one
 	turn  fairqueue.Request
-	since time.Time // it is held
+	since time.Time // it is held; with share
 
 	// While it waits:
 	client netip.Prefix
@@ -151,7 +151,9 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	q := g.queue(s.Key)
 	q.SetLimits(l)
 	defer g.advance(s.Key, q) // the request may have brought more slots
-	s.since = time.Now()
+	if l.Share {
+		s.since = time.Now()
+	}
 	if len(g.clients) > 0 {
 		s.client = s.network()
 		s.turn.Crowded = g.crowded(s.client, l)
@@ -262,7 +264,8 @@ func (g *Gate) stop(s *Slot, why Why) Why {
 
 // Release gives the slot back. Only the first call counts, and a slot that was not given is none.
 // If the request was not served, its turn is refunded, and the time is no part of the mean.
-// Release returns for how long the slot was held. Any goroutine may call it.
+// With share, Release returns for how long the slot was held, and zero otherwise. Any goroutine
+// may call it.
 func (s *Slot) Release(served bool) (held time.Duration) {
 	g := s.gate
 	if g == nil {
@@ -275,7 +278,9 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 		return 0
 	}
 	s.queue = nil
-	held = max(1, time.Since(s.since))
+	if !s.since.IsZero() {
+		held = max(1, time.Since(s.since))
+	}
 	counts := held
 	if !served {
 		counts = 0
@@ -314,7 +319,9 @@ func (g *Gate) queue(key string) *fairqueue.Queue {
 func (g *Gate) advance(key string, q *fairqueue.Queue) {
 	for r := q.Next(); r != nil; r = q.Next() {
 		s := r.Owner.(*Slot)
-		s.since = time.Now()
+		if !s.since.IsZero() {
+			s.since = time.Now()
+		}
 		g.end(s, Admitted)
 	}
 	if key != "" && q.Idle() {
@@ -346,7 +353,7 @@ type Load struct {
 	Running int                  // requests that hold a slot, and all that are in flight in shadow
 	Queued  int                  // requests that wait,
 	Waiting [fairqueue.Ranks]int // by rank
-	Mean    time.Duration        // for which a slot is held
+	Mean    time.Duration        // for which a slot is held; with share
 }
 
 // Load returns what the gate has to do.
