@@ -317,6 +317,9 @@ func TestTheRecipeForRailsKnowsExports(t *testing.T) {
 		{"/rails/active_storage/%2e%2e/%2e%2e/issues.pdf", nil, 2},
 		{"/projects/repository/issues.pdf", nil, 2},
 		{"/attachments/%2e%2e/issues.pdf", nil, 2},
+		// Redmine finds project 1 by any line of its name.
+		{"/projects/1%0a%2frepository%2fx/issues.pdf", nil, 2},
+		{"/projects/1%2frepository%2f%0a1/issues.pdf", nil, 2},
 		{"/issues _method=GET&format=pdf", nil, 2},
 		{"/issues format=csv", nil, 2},
 		{"/issues?format=json format=csv", nil, 2},
