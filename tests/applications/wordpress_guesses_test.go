@@ -289,6 +289,11 @@ func wordPressChecksFewGuessesInAShop(t *testing.T) {
 			r.Body += fmt.Sprintf("&register=1&email=new%d@example.com", i)
 			return r
 		}},
+		{"beside registrations, from 200 addresses at one account", mostByAccount, func(i int) system.Request {
+			r := login(system.NetworkAddress(400+i), "/", "author", "wrong")
+			r.Body += fmt.Sprintf("&register=1&email=newer%d@example.com", i)
+			return r
+		}},
 	} {
 		n := checked(t, func() { s.Attack(200, 1, attack.each) })
 		t.Logf("200 guesses at a shop, %s: %d checked", attack.name, n)

@@ -255,6 +255,9 @@ func (v *Verdict) Settle(now time.Time, observer *Observer) (due []leakybucket.S
 			refunded = cost == 0
 		} else {
 			cost = o.Zone.Refund.Actual(observer, reserved, now)
+			if o.Zone.TrustDevices.forAnother(o.typed, observer.fields.own, now) {
+				cost = reserved
+			}
 			refunded = cost < reserved
 		}
 		o.Zone.Reporter.Settled(observer.FinalStatus(), refunded, known)

@@ -28,7 +28,7 @@ import (
 //
 // A response earns trust if it is refunded and sets the cookie: for this account if its value has a
 // name before a |, as WordPress's does, and otherwise if the request carried no such cookie. The
-// zone must have refund.
+// zone must have refund, and gives nothing back if the cookie names another account.
 type TrustDevices struct {
 	// The cookie that the upstream sets when a login has succeeded: a name, or a
 	// pattern such as `wordpress_logged_in_*`. Required.
@@ -175,21 +175,39 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	return c.secure
 }
 
-// isFor reports whether a cookie names this account. WordPress has the name before a |, and DokuWiki
-// has it there in base64, which elsewhere somebody may choose as a name. A cookie that names nobody
-// counts if the client had none before: applications set theirs again on other pages, where somebody
-// who is logged in could send any name.
+// isFor reports whether a cookie names this account. One that names nobody counts if the client had
+// none before: applications set theirs again on other pages, where somebody who is logged in could send
+// any name.
 func (c *deviceClient) isFor(set cookie.Set) bool {
-	plain, _ := url.QueryUnescape(set.Value)
-	name, _, named := strings.Cut(cmp.Or(plain, set.Value), "|")
-	if !named || c.typed == "" {
-		return !c.had
+	name, named := userOf(set)
+	return named && strings.EqualFold(name, c.typed) || !named && !c.had
+}
+
+// forAnother reports whether a response sets the cookie for another account than the one that was typed:
+// of whoever is logged in, or has registered by the same request. It says nothing about a guess.
+func (t *TrustDevices) forAnother(typed string, header http.Header, now time.Time) bool {
+	if t == nil {
+		return false
 	}
+	for one := range cookie.SetBy(header["Set-Cookie"], now) {
+		name, named := userOf(one)
+		if named && one.Kept && cookie.Upstreams(t.Cookie, one.Name) && !strings.EqualFold(name, typed) {
+			return true
+		}
+	}
+	return false
+}
+
+// userOf returns whom a cookie names. WordPress has the name before a |, and DokuWiki has it there in
+// base64, which elsewhere somebody may choose as a name.
+func userOf(set cookie.Set) (name string, named bool) {
+	plain, _ := url.QueryUnescape(set.Value)
+	name, _, named = strings.Cut(cmp.Or(plain, set.Value), "|")
 	if strings.HasPrefix(set.Name, "DW") {
 		plain, _ := base64.StdEncoding.DecodeString(name)
 		name = string(plain)
 	}
-	return strings.EqualFold(name, c.typed)
+	return name, named
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign

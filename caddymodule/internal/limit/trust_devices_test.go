@@ -332,6 +332,26 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 	}
 }
 
+// The cookie of somebody else, who is logged in or registers by the same request, refunds no guess.
+func TestACookieOfAnotherRefundsNothing(t *testing.T) {
+	for _, from := range []string{"", "cross-site"} {
+		for _, accounts := range [][]string{{"victim"}, {"victim", "other"}} {
+			s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/d", ""))
+			b := newBrowser(s, "192.0.2.1:1")
+			b.from = from
+			heard := 0
+			for range 9 {
+				w := b.post("https://example.com/my-account/", url.Values{"log": accounts, "user": {"new"}, "pwd": {"right"}})
+				if w.Code == http.StatusFound {
+					heard++
+				}
+			}
+			check.Equal(t, heard, 3, "guesses at %q from %q that got through", accounts, from)
+			s.Stop()
+		}
+	}
+}
+
 func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 	dir := withKey(t)
 	servertest.InBubble(t, func(t *testing.T) {

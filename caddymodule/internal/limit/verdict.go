@@ -283,6 +283,7 @@ type Outcome struct {
 	Block time.Duration // the rest of the block; 0 if none runs
 
 	device *deviceClient // what device cookies tell; nil if the zone trusts no devices, or the request names no account
+	typed  string        // whom the request names, with trust_devices; "" if nobody knows
 
 	// What becomes of the outcome after the decision:
 
