@@ -92,6 +92,21 @@ func TestTheReadmesConfigurationRefusesNoTokens(t *testing.T) {
 	}
 }
 
+// No key reads the user of Digest, so all its users share one bucket.
+func TestTheReadmesConfigurationHoldsGuessesByDigest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, strings.Replace(readmeSite(t, 0), "respond @php ok", "respond @php 401", 1))
+		heard := 0
+		for i := range 60 {
+			r := servertest.Request(fmt.Sprintf("198.51.100.%d:1", i), servertest.Site0, "Authorization", `Digest username="alice", response="x"`)
+			if s.Do(r).Code == 401 {
+				heard++
+			}
+		}
+		check.Equal(t, heard, 10, "guesses from 60 addresses that got through")
+	})
+}
+
 // The zones of the first configuration are in Caddyfile.example, too.
 func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	readme := check.Must(os.ReadFile("../README.md"))(t)
