@@ -174,16 +174,15 @@ func (in *input) decode(into any) error {
 	return nil
 }
 
-// findZone returns the zone of a name. For an unknown one, the error also offers names of
-// in_flight, which share the name space: shadow takes them, too.
-func findZone(e *engine.Engine, name string) (*engine.Zone, error) {
+// findZone returns the zone of a name. For an unknown one, the error offers other names, too.
+func findZone(e *engine.Engine, name string, others ...string) (*engine.Zone, error) {
 	if z := e.Zones[name]; z != nil {
 		return z, nil
 	} else if e.InFlight[name] != nil {
 		return nil, badRequest("%q is no zone but an in_flight, which has no buckets, and no limit that can be changed at run time", name)
 	}
 	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
-	if names := append(slices.Sorted(maps.Keys(e.Zones)), slices.Sorted(maps.Keys(e.InFlight))...); len(names) > 0 {
+	if names := append(slices.Sorted(maps.Keys(e.Zones)), others...); len(names) > 0 {
 		err = option.Unknown("zone", name, "", names)
 	}
 	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}

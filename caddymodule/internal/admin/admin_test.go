@@ -550,10 +550,12 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 	var api caddy.APIError
 	err := servertest.ServeAdmin(httptest.NewRecorder(), r)
 	check.That(t, errors.As(err, &api) && api.HTTPStatus == http.StatusUnsupportedMediaType, "a body of text/plain: got %v, want 415", err)
-	r = httptest.NewRequest("POST", "/throttle/shadow", strings.NewReader(`{"zone": "worker"}`))
-	r.Header.Set("Content-Type", "application/json")
-	err = servertest.ServeAdmin(httptest.NewRecorder(), r)
-	check.That(t, err != nil && strings.Contains(err.Error(), "did you mean workers?"), "a misspelled in_flight: got %v, want the one that is meant", err)
+	for path, meant := range map[string]bool{"shadow": true, "limit": false} { // which in_flight has not
+		r = httptest.NewRequest("POST", "/throttle/"+path, strings.NewReader(`{"zone": "worker"}`))
+		r.Header.Set("Content-Type", "application/json")
+		err = servertest.ServeAdmin(httptest.NewRecorder(), r)
+		check.That(t, err != nil && strings.Contains(err.Error(), "workers") == meant, "%s of a misspelled in_flight: got %v, want it offered: %v", path, err, meant)
+	}
 }
 
 // A repeatingLister gives each bucket twice, as a SCAN of Redis may.

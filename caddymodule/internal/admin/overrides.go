@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,7 +70,7 @@ func shadowEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.En
 		return entry, badRequest("shadow is of a whole zone: want no network, key or limit")
 	}
 	if o.Zone != "" && !ends && e.InFlight[o.Zone] == nil {
-		_, err = findZone(e, o.Zone)
+		_, err = findZone(e, o.Zone, slices.Sorted(maps.Keys(e.InFlight))...)
 	}
 	return override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: o.Zone}}, err
 }
