@@ -25,6 +25,7 @@ type client struct {
 	address, config, adapter string
 	json                     bool
 	out                      io.Writer
+	unwritten                error // the last of out
 
 	of               wire.ClientQuery
 	top              wire.TopQuery
@@ -52,7 +53,7 @@ func (cmd *spec) cobra() *cobra.Command {
 	}
 	made.RunE = func(_ *cobra.Command, args []string) error {
 		c.out = made.OutOrStdout()
-		return cmd.run(c, args)
+		return cmp.Or(cmd.run(c, args), c.unwritten)
 	}
 	return made
 }
@@ -173,6 +174,8 @@ func plainly(err error, address string) error {
 // printf writes what people read.
 func (c *client) printf(format string, args ...any) {
 	if !c.json {
-		_, _ = fmt.Fprintf(c.out, format, args...)
+		if _, err := fmt.Fprintf(c.out, format, args...); err != nil {
+			c.unwritten = err
+		}
 	}
 }

@@ -34,6 +34,14 @@ func outputOf(t *testing.T, name string, answer any, args ...string) string {
 // resultOf is outputOf for a command that may fail. It also returns what was sent.
 func resultOf(t *testing.T, name string, answer any, args ...string) (printed, sent string, err error) {
 	t.Helper()
+	var out bytes.Buffer
+	sent, err = runTo(t, &out, name, answer, args...)
+	return out.String(), sent, err
+}
+
+// runTo is resultOf for a command that prints elsewhere.
+func runTo(t *testing.T, out io.Writer, name string, answer any, args ...string) (sent string, err error) {
+	t.Helper()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		sent = string(body)
@@ -41,14 +49,21 @@ func resultOf(t *testing.T, name string, answer any, args ...string) (printed, s
 		check.NoError(t, json.NewEncoder(w).Encode(answer))
 	}))
 	defer admin.Close()
-	var out bytes.Buffer
 	all := &cobra.Command{Use: "throttle"}
 	caddycmd.Commands()["throttle"].CobraFunc(all)
-	all.SetOut(&out)
-	all.SetErr(&out)
+	all.SetOut(out)
+	all.SetErr(out)
 	all.SetArgs(append(append([]string{name}, args...), "--address", strings.TrimPrefix(admin.URL, "http://")))
 	err = all.Execute()
-	return out.String(), sent, err
+	return sent, err
+}
+
+// TestFullDisk fails a command, or a script would keep half of what it shows.
+func TestFullDisk(t *testing.T) {
+	r, full := io.Pipe()
+	check.NoError(t, r.Close()) // as if it were full
+	_, err := runTo(t, full, "journal", []any{})
+	check.That(t, errors.Is(err, io.ErrClosedPipe), "got %v, want the error of writing", err)
 }
 
 func ratesOf(admitted, delayed, refused, shadow float64) map[string]float64 {
