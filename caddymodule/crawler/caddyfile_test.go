@@ -16,7 +16,7 @@ func TestGolden(t *testing.T) { golden.Run(t) }
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"@bots verified_crawler":                                  "verified_crawler names no crawler: want googlebot, google-special,",
-		"@bots verified_crawler gogglebot":                        `unknown crawler "gogglebot": did you mean googlebot?`,
+		"@bots verified_crawler gogglebot":                        `unknown crawler "gogglebot": did you mean googlebot?, at`,
 		"@bots verified_crawler ChatGPT-User":                     `unknown crawler "ChatGPT-User": want one of googlebot,`,
 		"@bots verified_crawler Google-Extended":                  `unknown crawler "Google-Extended": want one of googlebot,`,
 		"@bots verified_crawler meta-externalagent":               `unknown crawler "meta-externalagent": want one of googlebot,`,

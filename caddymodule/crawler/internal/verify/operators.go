@@ -147,5 +147,5 @@ func ParseCrawler(word string) (*Crawler, error) {
 	if c := Find(name); c != nil {
 		return c, nil
 	}
-	return nil, fmt.Errorf("%w, or the list of another one, such as https://example.com/bots.json", caddymodule.ErrUnknown("crawler", word, Names()...))
+	return nil, caddymodule.ErrUnknown("crawler", word, append(Names(), "or the list of another one, such as https://example.com/bots.json")...)
 }
