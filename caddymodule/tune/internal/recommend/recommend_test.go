@@ -164,19 +164,30 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 }
 
 // TestARefusedOfficeIsSaid: it is one of many clients, but many people, and the limit spares only most.
+// A log of less than a day has no limit that would refuse it. One that is checked may refuse hundreds.
 func TestARefusedOfficeIsSaid(t *testing.T) {
-	var hits []hit
-	for p := range 400 {
-		hits = append(hits, visits(fmt.Sprintf("198.51.%d.%d", p/200, p%200), time.Duration(p)*5*time.Minute, 4, 20*time.Second)...)
-	}
-	hits = append(hits, scrapes("203.0.113.1", 2000, time.Second)...)
-	office := visits("192.0.2.7", 20*time.Hour, 200, time.Second)
-	for _, agents := range []int{1, 6} {
-		s := siteOf(Options{Spare: 99, Pages: true}, nil)
-		s.agents = agents
-		r := studyOf(s, append(slices.Clone(hits), office...)...)
-		said := strings.Contains(strings.Join(r.Notes, "\n"), "192.0.2.7 looks like many people, and would be refused")
-		check.That(t, said == (agents > 1), "%d user agents: got the notes %q, and the limit %s", agents, r.Notes, r.Units.Best().Text())
+	tiny := Limit{Leak: "1/h", Capacity: 2}
+	for _, c := range []struct {
+		name   string
+		agents int
+		at     time.Duration
+		check  Limit
+		want   int
+	}{
+		{"a person", 1, 30 * time.Hour, Limit{}, 0},
+		{"an office", 6, 30 * time.Hour, Limit{}, 1},
+		{"a short log", 6, 10 * time.Hour, Limit{}, 0},
+		{"a tiny limit", 6, 30 * time.Hour, tiny, 10},
+	} {
+		s := siteOf(Options{Spare: 99, Pages: true, Check: c.check}, nil)
+		s.agents = c.agents
+		hits := append(scrapes("203.0.113.1", 1000, time.Second), scrapes("203.0.113.2", 1000, time.Second)...)
+		for p := range 400 {
+			hits = append(hits, visits(fmt.Sprintf("198.51.%d.%d", p/200, p%200), time.Duration(p)*c.at/400, 4, 20*time.Second)...)
+		}
+		notes := studyOf(s, append(hits, visits("192.0.2.7", c.at, 200, time.Second)...)...).Notes
+		said := strings.Contains(strings.Join(notes, "\n"), "192.0.2.7 looks like many people, and would be refused")
+		check.That(t, len(notes) == c.want && said == (c.want > 0), "%s: got the notes %q, want %d", c.name, notes, c.want)
 	}
 }
 

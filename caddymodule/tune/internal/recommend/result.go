@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,7 +75,7 @@ func (s *Study) Result(assets int) *Result {
 	}
 	curve, best := s.curve(floor)
 	r.Units = curve
-	r.look(best)
+	offices := r.look(best)
 	verb := "To check"
 	if s.Check.Leak == "" {
 		verb = "Recommended"
@@ -88,12 +87,16 @@ func (s *Study) Result(assets int) *Result {
 	}
 	if len(r.Withheld) == 0 {
 		r.Caddyfile = r.lines()
+		for _, k := range offices {
+			r.Notes = append(r.Notes, command.Printable(k.Key, 60)+" looks like many people, and would be refused. If it is an office or a school, give it an override.")
+		}
 	}
 	return r
 }
 
-// look looks at the clients of all keys, and at whom the best limit refuses.
-func (r *Result) look(best *rung) {
+// look looks at the clients of all keys, and at whom the best limit refuses. It returns those of
+// them that look like many people.
+func (r *Result) look(best *rung) (offices []clients.Key) {
 	s, refused := r.study, make(map[int]*clients.Key)
 	best.judge(r.Units.Best().Capacity, func(id int, c *charge) {
 		if refused[id] == nil {
@@ -111,11 +114,11 @@ func (r *Result) look(best *rung) {
 	}
 	for _, k := range refused {
 		if r.Refused = append(r.Refused, *k); k.Looks == clients.Many && r.noun == "client" {
-			r.Notes = append(r.Notes, command.Printable(k.Key, 60)+" looks like many people, and would be refused. If it is an office or a school, give it an override.")
+			offices = append(offices, *k)
 		}
 	}
-	slices.Sort(r.Notes)
 	r.Refused = clients.MostRefused(r.Refused)
+	return clients.MostRefused(offices)
 }
 
 // withhold says why the log is no ground for a limit.
