@@ -50,6 +50,9 @@ func (f *recommendFlags) find(in *accesslog.Reader) (finding, error) {
 	if err != nil || !(spare >= 0 && spare <= 100) {
 		return nil, command.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
+	if f.zone != "" && f.config == "" {
+		return nil, command.UsageErrorf("--zone needs --config")
+	}
 	options := recommend.Options{Spare: spare, Pages: f.config == ""}
 	if f.check != "" {
 		limit, err := leakybucket.ParseLimit(f.check)

@@ -117,6 +117,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		"recommend LOG --config NONE":      "no throttle handler",
 		"recommend LOG --limit 5":          "unknown flag: --limit",
 		"replay LOG":                       "no limits given: want --config",
+		"recommend LOG --zone login":       "--zone needs --config",
 		"replay LOG --config SITE":         "give --host <name>",
 		"replay LOG --config SITE -a yaml": "adapter: yaml",
 	} {

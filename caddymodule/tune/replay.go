@@ -46,7 +46,7 @@ type player struct {
 	remarkable
 }
 
-// Remarkable are how many requests the report says more of.
+// A remarkable is how many requests a report says more of.
 type remarkable struct {
 	assets  int            // for static assets
 	skipped int            // that no server hands to its routes
