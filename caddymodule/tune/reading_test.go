@@ -43,7 +43,10 @@ func TestHiddenAddressesAreNone(t *testing.T) {
 		fmt.Fprintf(&b, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"%[2]s","client_ip":"%[2]s","proto":"HTTP/1.1","method":"GET","host":"x","uri":"/"},"duration":0.1,"size":9,"status":200}`+"\n",
 			logStart.Unix()+int64(n), []string{"REDACTED", "-", "@", "unix:/run/site"}[n%4])
 	}
-	z := ranJSON[tune.Report](t, "replay", "--config", zoneOf(t, "limit 10 1/h"), writeFile(t, "access.log", b.String())).Zones[0]
+	r := ranJSON[tune.Report](t, "replay", "--config", zoneOf(t, "limit 10 1/h"), writeFile(t, "access.log", b.String()))
+	notes := strings.Join(r.Notes, "\n")
+	check.That(t, strings.Contains(notes, "without a client address in the log") && !strings.Contains(notes, "the key of zone"), "got the notes %s", notes)
+	z := r.Zones[0]
 	check.That(t, z.Keys == 1 && len(z.Worst) == 1 && z.Worst[0].Key == "@share", "got %d keys, and %+v refused, want the shared bucket", z.Keys, z.Worst)
 }
 

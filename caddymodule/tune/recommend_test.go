@@ -256,7 +256,7 @@ func TestWhatALogLacksIsSaid(t *testing.T) {
 		{caddys, "exempt tls", "", ""},
 		{caddys, "key {http.request.tls.client.fingerprint}", "its key is who has authenticated, and a replay authenticates nobody", ""},
 		{caddys, "key {http.auth.user.id}", "its key is who has authenticated, and a replay authenticates nobody", ""},
-		{caddys, "key header X-Api-Key", "", "requests without the key of zone some, which count by their address, if at all: 1."},
+		{caddys, "key header X-Api-Key", "", "requests without the key of zone some, which go by its key missing: 1."},
 		{caddys, "key cookie a", "", ""},
 	} {
 		notes := strings.Join(recommended(t, c.log, "--config", writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\nzone some {\nlimit 60 2/s\n"+c.zone+"\n}\n}\n}\n")).Notes, "\n")

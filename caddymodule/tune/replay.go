@@ -87,7 +87,7 @@ func (rp *player) begin(without map[string]bool) {
 		if len(z.Field) > 0 && !slices.Contains(rp.fields, z.Field[0]) {
 			rp.fields = append(rp.fields, z.Field[0])
 		}
-		z.Reporter = replayReporter{z.Reporter, rp, name}
+		z.Reporter = replayReporter{z.Reporter, rp, z.Zone}
 	}
 }
 
@@ -230,7 +230,7 @@ func loggedOf(r *http.Request) *accesslog.Request {
 type replayReporter struct {
 	limit.Reporter
 	rp   *player
-	zone string
+	zone *limit.Zone
 }
 
 // Decided implements limit.Reporter.
@@ -240,8 +240,8 @@ func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Ti
 
 // Count implements limit.Reporter.
 func (r replayReporter) Count(c limit.Count) {
-	if c == limit.CountKeyless {
-		r.rp.keyless[r.zone]++
+	if c == limit.CountKeyless && !r.zone.Key.IsAddress() { // else there is a note of all such requests
+		r.rp.keyless[r.zone.Name]++
 	}
 }
 

@@ -185,7 +185,7 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 		}
 	}
 	for _, zone := range slices.Sorted(maps.Keys(rp.keyless)) {
-		notes = append(notes, fmt.Sprintf("requests without the key of zone %s, which count by their address, if at all: %s.", zone, clients.Comma(rp.keyless[zone])))
+		notes = append(notes, fmt.Sprintf("requests without the key of zone %s, which go by its key missing: %s.", zone, clients.Comma(rp.keyless[zone])))
 	}
 	if bytes.Contains(rp.raw, []byte(`"handler":"invoke"`)) {
 		notes = append(notes, "The config has invoke: named routes are not followed, and nothing is judged by what they limit or answer.")
