@@ -32,7 +32,7 @@ const (
 	inFlight         // no slot is free, and the request may not wait
 	queueFull        // no place to wait is, or the process is about to end
 	timeout          // its turn would come too late, or has not come in time, or its body has not
-	connect          // it is a CONNECT, whose body may be more requests
+	connect          // it counts as a CONNECT, whose body may be more requests
 	earlyData        // its client's address is not verified yet
 	memory           // there is no room for its body
 	tooLarge         // its body is longer than is received
