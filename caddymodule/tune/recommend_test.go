@@ -263,4 +263,9 @@ func TestWhatALogLacksIsSaid(t *testing.T) {
 		check.That(t, strings.Contains(notes, "zone some is left out: "+c.left+".") == (c.left != ""), "%s: got the notes %q, want %q", c.zone, notes, c.left)
 		check.That(t, strings.Contains(notes, c.noted) && (c.noted != "" || !strings.Contains(notes, "without the key")), "%s: got the notes %q, want %q", c.zone, notes, c.noted)
 	}
+	site := writeFile(t, "Caddyfile", ":80 {\n@s protocol https\nthrottle @s some 60 2/s\nthrottle all 60 2/s\n}\n")
+	for log, want := range map[string]bool{rails: true, caddys: false} {
+		notes := strings.Join(recommended(t, log, "--config", site).Notes, "\n")
+		check.That(t, strings.Contains(notes, "matchers of the config ask for TLS") == want, "%s, a matcher of a directive: got the notes %q, want it %v", log, notes, want)
+	}
 }

@@ -250,6 +250,9 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 	if names := hidden(facts, rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged without its value.", strings.Join(names, ", ")))
 	}
+	if !facts.Caddy && askedScheme.Match(rp.raw) {
+		notes = append(notes, "matchers of the config ask for TLS, which only Caddy's log shows: requests are judged as if they came without.")
+	}
 	if len(without) == len(rp.app.Zones) || without[rp.shown] {
 		return nil, nil, command.UsageErrorf("%s", strings.Join(notes, " "))
 	}
@@ -296,6 +299,9 @@ var (
 
 	// askedTLS finds matchers that tell connections with TLS from others.
 	askedTLS = regexp.MustCompile(`"protocol":"https?"|"tls":`)
+
+	// askedScheme finds them in a whole config, where tls is also a transport's.
+	askedScheme = regexp.MustCompile(`"protocol":"https?"`)
 
 	// matchedHeader finds those in the JSON of a matcher.
 	matchedHeader = regexp.MustCompile(`"([^"]+)":[\[{n]`)
