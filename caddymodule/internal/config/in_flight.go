@@ -51,7 +51,7 @@ type InFlight struct {
 	Wait caddy.Duration `json:"wait,omitempty"`
 
 	// How many requests may wait at once. More are refused. No client, which is an IPv4 address
-	// or an IPv6 /64, may hold more of these places than are still free, so that nobody fills the
+	// or an IPv6 /48, may hold more of these places than are still free, so that nobody fills the
 	// queue alone. Default: 250, at most 10,000. Only with wait or share.
 	Queue int `json:"queue,omitempty"`
 
