@@ -37,19 +37,19 @@ func TestTheLastInTheQueueGivesItsPlaceBackWhenItLeaves(t *testing.T) {
 
 func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nrefusal retry_after fit", 0)
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 4\nrefusal retry_after fit", 0)
 		visits := s.Visits(4, servertest.Office, "/")
 		wantFullness(t, s, 3)
 		v := visits[3]
 		check.That(t, v.Code == http.StatusTooManyRequests && v.Header().Get("Retry-After") == "3", "got %v with Retry-After %q, want 429 with 3", v.Code, v.Header().Get("Retry-After"))
-		// max_waiting is per zone, not per key. Requests that need not wait do
-		// not count.
+		// A client holds no more places than are free. Requests that need not wait
+		// do not count.
 		visits = append(visits, s.Visit(servertest.Visitor, "/"), s.Visit(servertest.Visitor, "/"))
 		servertest.Sleep(time.Second)
 		visits = append(visits, s.Visit(servertest.Office, "/"))
 		servertest.Sleep(time.Minute)
-		servertest.WantWaits(t, visits, 0, 1, 2, -1, 0, -1, 2)
-		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 2, "delayed": 3, "refused waiting": 2})
+		servertest.WantWaits(t, visits, 0, 1, 2, -1, 0, 1, 2)
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 2, "delayed": 4, "refused waiting": 1})
 		servertest.WantEmpty(t, "waits")
 	})
 }

@@ -3,14 +3,16 @@ package limit
 import (
 	"cmp"
 	"net/http"
+	"net/netip"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Delay queues requests instead of passing a burst at once: each waits until what was
@@ -23,8 +25,9 @@ type Delay struct {
 	// long as the limit allows.
 	Wait caddy.Duration `json:"wait,omitempty"`
 
-	// How many requests of the zone may wait at once on this node. More are refused.
-	// Default: 1000. A waiting request uses memory.
+	// How many requests of the zone may wait at once on this node. More are refused. No client,
+	// which is an IPv4 address or an IPv6 /48, may hold more of these places than are still free, so
+	// that nobody fills the queue alone. Default: 1000. A waiting request uses memory.
 	Queue int `json:"queue,omitempty"`
 }
 
@@ -47,15 +50,48 @@ func (d *Delay) check(z *Zone) error {
 }
 
 // Places are those of the requests that wait for their delay in a zone. They outlive configs:
-// each request brings how many there may be. The zero value is ready for use.
-type Places struct{ taken atomic.Int64 }
+// each request brings how many there may be. No client gets one that holds as many as are still
+// free. The zero value is ready for use.
+type Places struct {
+	mu      sync.Mutex
+	taken   int
+	clients map[netip.Prefix]int
+}
 
 // Taken returns how many requests wait.
-func (p *Places) Taken() int { return int(p.taken.Load()) }
+func (p *Places) Taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken
+}
+
+// take takes a place of so many for a client, unless it gets none.
+func (p *Places) take(client netip.Prefix, of int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.clients[client] >= of-p.taken {
+		return false
+	}
+	if p.clients == nil {
+		p.clients = make(map[netip.Prefix]int)
+	}
+	p.clients[client]++
+	p.taken++
+	return true
+}
+
+func (p *Places) give(client netip.Prefix) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.clients[client]--; p.clients[client] == 0 {
+		delete(p.clients, client)
+	}
+}
 
 // Wait lets a request that was admitted wait until its delay is over, in the zone with the
 // longest one. It returns false if the client leaves meanwhile, or if the verdict tells now
-// that the request is refused: the places are taken, or the process is about to end. Then
+// that the request is refused: it gets no place, or the process is about to end. Then
 // [Verdict.GiveBack] is due.
 func (v *Verdict) Wait(r *http.Request, exiting <-chan struct{}) bool {
 	var o *Outcome // with the longest delay
@@ -67,12 +103,13 @@ func (v *Verdict) Wait(r *http.Request, exiting <-chan struct{}) bool {
 	if o == nil {
 		return true
 	}
-	taken := &o.Zone.Places.taken
-	defer taken.Add(-1)
-	if taken.Add(1) > int64(o.Zone.Delay.Queue) {
+	s := NewSubject(r)
+	client := bucketkey.ClientPrefix(s.Address(), 32, 48)
+	if !o.Zone.Places.take(client, o.Zone.Delay.Queue) {
 		v.overrule(o)
 		return false
 	}
+	defer o.Zone.Places.give(client)
 	timer := time.NewTimer(o.Delay)
 	defer timer.Stop()
 	select {

@@ -46,6 +46,26 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// The places of clients are those of an IPv4 address or of an IPv6 /48, whatever the key is.
+func TestNobodyHoldsMorePlacesOfAQueueThanAreFree(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 6", 0)
+		var flood []*servertest.Visit
+		for i := range 5 { // each of them in a bucket of its own
+			flood = append(flood, s.Visits(2, fmt.Sprintf("[2001:db8:1:%d::1]", i), "/")...)
+		}
+		check.Equal(t, flood[9].Header().Get("Retry-After"), "1", "Retry-After")
+		others := slices.Concat(s.Visits(3, servertest.Office, "/"), s.Visits(2, servertest.Visitor, "/"), s.Visits(2, "[2001:db8:2::1]", "/"))
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, flood, 0, 1, 0, 1, 0, 1, 0, -1, 0, -1)
+		servertest.WantWaits(t, others, 0, 1, 2, 0, 1, 0, -1)
+		flood = s.Visits(4, "[2001:db8:1:0::2]", "/")
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, flood, 0, 1, 2, 3)
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
 func TestMaxWaitRefusesWhatWouldWaitLongerAndSaysWhenItWouldNot(t *testing.T) {
 	for _, test := range []struct{ option, want string }{
 		{"", "3"}, // until the bucket is empty
