@@ -12,10 +12,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
-// TestRefusingAllocatesLittle: the value of each header, and the text of those
+// TestRefusingAllocatesLittle: the values of all headers, and the text of those
 // that are numbers, one of them only in the page for people.
 func TestRefusingAllocatesLittle(t *testing.T) {
-	for accept, want := range map[string]float64{"*/*": 5, "text/html,*/*;q=0.8": 8} {
+	for accept, want := range map[string]float64{"*/*": 2, "text/html,*/*;q=0.8": 3} {
 		w, r := &discard{make(http.Header)}, request(accept)
 		got := testing.AllocsPerRun(100, func() {
 			f := Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second}

@@ -60,6 +60,18 @@ type Refusal struct {
 	// Busy is set if the request found too many others ahead of it for the upstream,
 	// whoever sent them. If nil, it was refused for what its own client has sent.
 	Busy *Busy
+
+	values []string // of headers, in one piece of memory
+}
+
+// set sets a header.
+func (f *Refusal) set(header http.Header, name, value string) {
+	if f.values == nil {
+		f.values = make([]string, 0, 6)
+	}
+	n := len(f.values)
+	f.values = append(f.values, value)
+	header[name] = f.values[n : n+1 : n+1]
 }
 
 // A Busy is a refusal because the upstream is busy.
@@ -98,7 +110,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	header := w.Header()
 	in := f.announce(header, r)
 	if f.Close && r.ProtoMajor < 3 {
-		header["Connection"] = []string{"close"}
+		f.set(header, "Connection", "close")
 	}
 	if f.AsError {
 		// By value: Caddy looks for no other form of it.
@@ -119,12 +131,12 @@ func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
 		in = inGRPC
 	}
 	if f.Waits {
-		header["Retry-After"] = []string{strconv.FormatInt(WholeSeconds(f.RetryAfter), 10)}
+		f.set(header, "Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
 	}
-	header["Cache-Control"] = []string{"no-store"}
+	f.set(header, "Cache-Control", "no-store")
 	if f.Busy != nil {
-		header["Cache-Control"] = []string{"no-store, private"}
-		header["Cdn-Cache-Control"] = []string{"no-store"}
+		f.set(header, "Cache-Control", "no-store, private")
+		f.set(header, "Cdn-Cache-Control", "no-store")
 		f.Busy.announce(header, in, r.Method, f.RetryAfter)
 	}
 	return in
@@ -156,7 +168,7 @@ func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
 	delete(header, "Content-Disposition")
 	*text = f.appendBody((*text)[:0], r, header, in)
 	if len(*text) > counted || r.ProtoMajor != 1 || header["Content-Length"] != nil {
-		header["Content-Length"] = []string{strconv.Itoa(len(*text))}
+		f.set(header, "Content-Length", strconv.Itoa(len(*text)))
 	}
 	w.WriteHeader(f.Status)
 	_, _ = w.Write(*text) // a client that is gone is no error of ours
@@ -169,22 +181,22 @@ func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
 // keep the answer, so none needs a Vary to choose among answers.
 func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, in form) []byte {
 	if in == inJSON {
-		header["Content-Type"] = []string{"application/problem+json"}
+		f.set(header, "Content-Type", "application/problem+json")
 		return f.appendProblem(text, &languages[preferred(r.Header["Accept-Language"])])
 	}
 	page := f.Page
 	if page == nil {
 		page = standard()
 	}
-	header["Content-Type"] = []string{"text/html; charset=utf-8"}
+	f.set(header, "Content-Type", "text/html; charset=utf-8")
 	if page.policy == "" {
 		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		return page.appendTo(text, values)
 	}
 	l := preferred(r.Header["Accept-Language"])
-	header["Content-Language"] = []string{languages[l].Tag}
+	f.set(header, "Content-Language", languages[l].Tag)
 	if in == inHTML {
-		header["Content-Security-Policy"] = []string{page.policy}
+		f.set(header, "Content-Security-Policy", page.policy)
 	}
 	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f)
 }
