@@ -103,8 +103,7 @@ func (v *Verdict) Wait(r *http.Request, exiting <-chan struct{}) bool {
 	if o == nil {
 		return true
 	}
-	s := NewSubject(r)
-	client := bucketkey.ClientPrefix(s.Address(), 32, 48)
+	client := bucketkey.ClientPrefix(AddressOf(r), 32, 48)
 	if !o.Zone.Places.take(client, o.Zone.Delay.Queue) {
 		v.overrule(o)
 		return false

@@ -22,9 +22,8 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 		LogIns: len(o.Zone.Refund) > 0 && (o.reason == Capacity || o.reason == Blocked),
 	}
 	if is.Code == "" {
-		s := NewSubject(r)
 		f.Code = ring.Add(supportcode.Refusal{
-			At: now, Client: s.Client(), Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
+			At: now, Client: ClientOf(r), Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		o.code = f.Code

@@ -104,11 +104,26 @@ func (s *Subject) TrustedPeer() bool {
 // request has none.
 func (s *Subject) Address() netip.Addr {
 	if !s.addr.IsValid() {
-		text, _ := s.Vars[caddyhttp.ClientIPVarKey].(string)
-		s.addr, _ = netip.ParseAddr(text)
+		s.addr = addressIn(s.Vars)
 	}
 	return s.addr
 }
+
+func addressIn(vars map[string]any) netip.Addr {
+	text, _ := vars[caddyhttp.ClientIPVarKey].(string)
+	addr, _ := netip.ParseAddr(text)
+	return addr
+}
+
+// AddressOf is [Subject.Address] where nothing else of the Subject is asked for, so that no
+// header is looked at.
+func AddressOf(r *http.Request) netip.Addr {
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	return addressIn(vars)
+}
+
+// ClientOf is [Subject.Client], likewise.
+func ClientOf(r *http.Request) netip.Prefix { return bucketkey.ClientPrefix(AddressOf(r), 32, 64) }
 
 // ipv4 returns the client's address as Caddy found it, if it is one of IPv4, or "". That of the
 // connection itself the server has written, before a port and without brackets: it need not be parsed.

@@ -123,15 +123,14 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 		t.facts.asked.Add(1)
 	}
 	if weight := t.figures.Recent.RefusedWeight(rand.Uint64(), now); weight > 0 {
-		client := clientIP(r)
+		client := limit.AddressOf(r)
 		if t.figures.Recent.Add(true, o.Key, client, weight, now); asked {
 			t.facts.sample(o.Key, client)
 		}
 	}
 	if t.zone.MarksResponses() && d == limit.ShadowRefused {
 		header.Add("Server-Timing", `throttle;desc="`+t.zone.Name+`"`) // which tells the browser
-		s := limit.NewSubject(r)
-		t.figures.mark(s.Client().Addr(), time.Now())
+		t.figures.mark(limit.ClientOf(r).Addr(), time.Now())
 	}
 	t.refusals[d].Note(o.Key)
 	if o.Answer.Began {
@@ -151,7 +150,7 @@ func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
 
 // sample counts a charge that fits as so many of them.
 func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
-	client := clientIP(r)
+	client := limit.AddressOf(r)
 	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
 	t.figures.Recent.Add(false, o.Key, client, weight, time.Now())
 	t.facts.sample(o.Key, client)
@@ -225,7 +224,7 @@ const (
 // Seen counts the person who reports to have seen a mark of the zone, if that is true and
 // news.
 func (t *Counts) Seen(r *http.Request) {
-	if s := limit.NewSubject(r); t.people != nil && t.figures.report(s.Client().Addr(), time.Now()) {
+	if t.people != nil && t.figures.report(limit.ClientOf(r).Addr(), time.Now()) {
 		t.people.Inc()
 	}
 }
@@ -242,10 +241,4 @@ func (f *Figures) report(person netip.Addr, now time.Time) bool {
 	}
 	_, counted := f.counted.Get(person, now)
 	return !counted && f.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
-}
-
-// clientIP returns the client's address. It is invalid if the request has none.
-func clientIP(r *http.Request) netip.Addr {
-	s := limit.NewSubject(r)
-	return s.Address()
 }
