@@ -14,10 +14,11 @@
 // is given with two different values is unclear, and so is one that holds an array, an
 // object or a file, or has a type after a colon.
 //
-// A name in a form is not plain if it is not UTF-8, is badly escaped, is longer than 1 KiB,
-// has control bytes, a semicolon, brackets that do not match or more than 8 of them. Then each
-// field is unclear that begins with what it has before the first of its brackets and control
-// bytes, or with which that begins.
+// A name in a form is not plain if it is badly escaped, is longer than 1 KiB, has control
+// bytes, a semicolon, brackets that do not match or more than 8 of them. Then each field is
+// unclear that begins with what it has before the first of its brackets and control bytes, or
+// with which that begins. A name that is not UTF-8 makes each field unclear of which it has
+// the letters in the same order.
 //
 // # Bodies
 //

@@ -106,6 +106,8 @@ func TestField(t *testing.T) {
 		{"badly escaped elsewhere", formType, "x=%&%=&log=a&xx%u=b", "unclear"},
 		{"a badly escaped value elsewhere", formType, "x=%&y=50%-&log=a&xx%u=b", "=a"},
 		{"not UTF-8", formType, "l\xc1og=a", "unclear"},
+		{"not UTF-8, with a letter that Shift_JIS has in a pair", formType, "\x83a[l]o\x83agx=a", "unclear"},
+		{"another name, in Shift_JIS", formType, "\x83\x81\x81[\x83\x8b[\x8fZ]=x&log=a", "=a"},
 		{"a value that is not", formType, "log=\xff", "=\xff"},
 		{"a letter that is like s or k", formType, "x=1&lo%C7%A5=a", "absent"},
 		{"before a semicolon", formType, "log=a;b", "unclear"},

@@ -97,6 +97,7 @@ func TestHonestBodies(t *testing.T) {
 		{"an import of rows", "application/json", "{\"rows\":[" + strings.Repeat(`{"id":1,"name":"x","tags":[1,2]},`, 19_999) + "{}]}", "rows:20000"},
 		{"logs of events", "application/x-ndjson", strings.Repeat("{\"level\":\"info\",\"items\":[1]}\n", 99), ""},
 		{"curl -d with JSON", formType, `{"items":[1,2,3],"a":"b=c&d"}`, "items:3"},
+		{"Chromium, a form in Shift_JIS", formType, "%96%BC%91O=x&%83%81%81%5B%83%8B%5B%8FZ%8F%8A%5D=y", ""},
 		{"a page as HTML", "text/html; charset=utf-8", `<!doctype html><html lang="en"><h1 class="login">My password is no pwd, and a=b.</h1>`, ""},
 		{"a feed", "application/atom+xml", `<?xml version="1.0" encoding="utf-8"?><entry xmlns="http://www.w3.org/2005/Atom"><title>log</title></entry>`, ""},
 		{"gRPC", "application/grpc", "\x00\x00\x00\x00\x07\n\x05admin", ""},

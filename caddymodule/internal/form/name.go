@@ -22,8 +22,9 @@ var folded = func() (table [utf8.RuneSelf]byte) {
 }()
 
 // appendLetters appends the letters and digits of a text, so that those that differ only
-// in case are equal. It stops at what is not UTF-8.
+// in case are equal. It leaves out what is not UTF-8.
 func appendLetters(to, text []byte) (letters []byte, valid bool) {
+	valid = true
 	for i := 0; i < len(text); i++ {
 		if c := text[i]; c < utf8.RuneSelf {
 			if c = folded[c]; c != 0 {
@@ -32,10 +33,8 @@ func appendLetters(to, text []byte) (letters []byte, valid bool) {
 			continue
 		}
 		r, size := utf8.DecodeRune(text[i:])
-		if r == utf8.RuneError {
-			return to, false
-		}
 		i += size - 1
+		valid = valid && r != utf8.RuneError
 		if unicode.IsLetter(r) || unicode.IsDigit(r) {
 			for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
 				r = min(r, other) // that ends with the least of them
@@ -46,7 +45,7 @@ func appendLetters(to, text []byte) (letters []byte, valid bool) {
 			to = utf8.AppendRune(to, r)
 		}
 	}
-	return to, true
+	return to, valid
 }
 
 // isIndex reports whether a key is an index, which has no letters but digits.
@@ -156,8 +155,17 @@ func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) 
 		_, is = p.names.walk(place{alive: wanted}, letters)
 		return is | p.names.at(at)
 	}
-	if cut || !plain {
-		end := bytes.IndexFunc(name, func(c rune) bool { return c == '[' || c == ']' || unicode.IsControl(c) })
+	switch {
+	case !plain && !cut && !utf8.Valid(name): // as in old sites' forms; readers may leave out any of it
+		letters, _ := appendLetters(r.room[:0], name)
+		for rest := wanted; rest != 0; rest &= rest - 1 {
+			if i := bits.TrailingZeros64(rest); p.wanted[i].within(letters) {
+				r.unclear |= 1 << i
+			}
+		}
+		return 0
+	case !plain || cut:
+		end := bytes.IndexFunc(name, func(c rune) bool { return c == '[' || c == ']' || c == utf8.RuneError || unicode.IsControl(c) })
 		if end < 0 {
 			end = len(name)
 		}
@@ -172,6 +180,22 @@ func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) 
 	}
 	r.unclear |= within & p.fields
 	return is & p.fields &^ r.unclear
+}
+
+// within reports whether letters have those of a field, or of the first key of an array, in the same order.
+func (w *wanted) within(letters []byte) bool {
+	word := w.field
+	if len(w.keys) > 0 {
+		word = w.keys[0]
+	}
+	for _, c := range letters {
+		if word != "" && word[0] == c {
+			if word = word[1:]; word == "" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // item counts r.keys if they lead to an array.
