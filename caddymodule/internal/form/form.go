@@ -17,8 +17,8 @@
 // A name in a form is not plain if it is badly escaped, is longer than 1 KiB, has control
 // bytes, a semicolon, brackets that do not match or more than 8 of them. Then each field is
 // unclear that begins with what it has before the first of its brackets and control bytes, or
-// with which that begins. A name that is not UTF-8 makes each field unclear of which it has
-// the letters in the same order.
+// with which that begins. A name of up to 128 bytes that is not UTF-8 makes each field unclear
+// of which it has the letters in the same order. A longer one is not plain, and counts up to there.
 //
 // # Bodies
 //
@@ -65,6 +65,7 @@ const (
 	mostBrackets = 8
 	mostLevels   = 512
 	longestName  = 1 << 10
+	longestField = 128
 	longestValue = 4 << 10
 	mostWanted   = 63 // one bit each, and one for what hides names in XML
 )
@@ -96,7 +97,7 @@ type Array uint8
 // Field adds a field by its name in forms, such as pwd or user[password].
 func (p *Plan) Field(name string) (Field, error) {
 	keys, plain := split(nil, []byte(name))
-	if len(keys) == 0 || !plain || len(name) > 128 {
+	if len(keys) == 0 || !plain || len(name) > longestField {
 		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
 	}
 	var letters, last []byte

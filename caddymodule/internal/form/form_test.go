@@ -509,6 +509,7 @@ var dashes = strings.Repeat("-", 70)
 var hostile = []struct{ about, contentType, begin, unit, end string }{
 	{"brackets", formType, "rows", "[]", ""},
 	{"names", formType, "", "log[x][y[", ""},
+	{"names that are not UTF-8", formType, "", strings.Repeat("\xff", 128) + "&", ""},
 	{"pairs", formType, "", "&", ""},
 	{"semicolons", formType, "", ";", ""},
 	{"fields", formType, "", "log=a&", ""},

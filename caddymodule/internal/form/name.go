@@ -156,9 +156,9 @@ func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) 
 		return is | p.names.at(at)
 	}
 	switch {
-	case !plain && !cut && !utf8.Valid(name): // as in old sites' forms; readers may leave out any of it
+	case !plain && !cut && len(name) <= longestField && !utf8.Valid(name): // as in old sites' forms; readers may leave out any of it
 		letters, _ := appendLetters(r.room[:0], name)
-		for rest := wanted; rest != 0; rest &= rest - 1 {
+		for rest := wanted &^ r.unclear; rest != 0; rest &= rest - 1 {
 			if i := bits.TrailingZeros64(rest); p.wanted[i].within(letters) {
 				r.unclear |= 1 << i
 			}
