@@ -282,8 +282,7 @@ type Outcome struct {
 	Delay time.Duration // how long the request is to wait, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
 
-	device *deviceClient // what device cookies tell; nil if the zone trusts no devices, or the request names no account
-	typed  string        // whom the request names, with trust_devices; "" if nobody knows
+	account
 
 	// What becomes of the outcome after the decision:
 
@@ -298,6 +297,12 @@ type Outcome struct {
 	starved bool // there was no room for the body that the zone wanted
 	exiting bool // the process is about to end, so the request could not wait
 	settled bool // the charge was corrected by the response
+}
+
+// An account is whom a request names, if its zone trusts devices.
+type account struct {
+	typed  string        // "" if nobody knows
+	device *deviceClient // what device cookies tell; nil if the request names no account
 }
 
 // Decision returns the zone's decision.
