@@ -418,6 +418,9 @@ func (r *Request) ofNetwork() bool { return r.Rank == Member && r.Network.IsVali
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
+	if q.waiting == 0 { // as mostly
+		return nil
+	}
 	if q.owed > 0 {
 		for _, row := range q.rows[Member+1:] {
 			for _, r := range row {
