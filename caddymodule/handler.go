@@ -2,7 +2,9 @@ package caddymodule
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -54,6 +56,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err != nil {
 			return err
 		}
+		if (z.ReadsFields() || z.MaxBody() > 0) && slices.ContainsFunc(ctx.Modules(), answered) {
+			return fmt.Errorf("zone %q reads bodies, and in handle_response the upstream has read them: move the zone before the upstream, with settle status 401 1 after", z.Name)
+		}
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err
 		}
@@ -62,6 +67,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.running = engine.NewHandler(ctx, e, match, zones)
 	h.running.Announces = h.RateLimitHeaders
 	return nil
+}
+
+// answered reports whether the routes within a module are those of a response.
+func answered(within caddy.Module) bool {
+	id := within.CaddyModule().ID
+	return id == "http.handlers.reverse_proxy" || id == "http.handlers.intercept"
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
