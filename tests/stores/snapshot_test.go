@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -115,6 +118,33 @@ func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
 		wg.Wait()
 		answered += count.Load()
 	}
+}
+
+// TestKilledWhileItStops: a service manager kills Caddy when that waits too long for its last request.
+func TestKilledWhileItStops(t *testing.T) {
+	t.Parallel()
+	up := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	port, slow, file := servertest.FreePort(t), servertest.FreePort(t), filepath.Join(t.TempDir(), "buckets")
+	site := savedConfig(port, file)
+	site.Throttle = strings.Replace(site.Throttle, "100ms", "1h", 1)
+	site.Sites += fmt.Sprintf("\nhttp://:%d {\nreverse_proxy %s\n}", slow, up.Address)
+	site.Grace = "1h"
+	v, url := system.NewVisitor(t, "h1"), fmt.Sprintf("http://127.0.0.1:%d/login", port)
+	c := system.StartCaddy(t, site)
+	c.Shut = true
+	check.Equal(t, v.Get(t, url).Status, 200, "at first")
+	waits, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", slow))
+	check.OK(t, err)
+	defer waits.Close()
+	_, _ = fmt.Fprint(waits, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	system.Eventually(t, "the upstream to be asked", func() bool { return up.Seen() > 0 })
+	check.OK(t, c.Cmd.Process.Signal(syscall.SIGTERM))
+	t.Cleanup(func() { _ = c.Cmd.Process.Kill() })
+	newerThan(t, file, nil)
+	check.OK(t, c.Cmd.Process.Kill())
+	<-c.Ended
+	system.StartCaddy(t, site)
+	check.Equal(t, v.Get(t, url).Status, 429, "after the start")
 }
 
 // newerThan waits until the file is another one, and returns it.

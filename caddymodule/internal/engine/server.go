@@ -41,6 +41,7 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 		of.RegisterOnShutdown(func() {
 			if caddy.Exiting() {
 				exit()
+				e.Memory.Memory.Save() // while it waits for the last requests, Caddy may be killed
 			}
 		})
 		if e.servers.all[of] = s; e.servers.allRead {

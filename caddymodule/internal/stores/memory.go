@@ -95,7 +95,7 @@ func (m *Memory) run() {
 		case <-m.stop:
 			return
 		case <-m.timer.C:
-			m.save()
+			m.Save()
 		case <-shed.C:
 			m.shed()
 		}
@@ -135,7 +135,7 @@ func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
 // Destruct ends the goroutine when no config uses the memory any more, and saves for the last time.
 func (m *Memory) Destruct() error {
 	close(m.stop)
-	m.save()
+	m.Save()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.file.Close()
@@ -186,8 +186,8 @@ func (m *Memory) keep(config *MemoryUse) {
 	}
 }
 
-// save writes the file if a bucket has changed since it was written.
-func (m *Memory) save() {
+// Save writes the file if a bucket has changed since it was written.
+func (m *Memory) Save() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.last == nil || m.last.Snapshot == "" {

@@ -32,7 +32,7 @@ func started(t *testing.T, file string) (*Memory, *observer.ObservedLogs) {
 
 // end saves for the last time.
 func (m *Memory) end() {
-	m.save()
+	m.Save()
 	m.file.Close()
 	m.file = nil
 }
@@ -71,7 +71,7 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")
 	first, logs := started(t, file)
 	pour(t, first, "a")
-	first.save()
+	first.Save()
 	wantLogged(t, logs)
 	second, logs := started(t, file)
 	wantLogged(t, logs, "warn: no snapshot of the buckets is kept, so a restart empties them all")
@@ -87,13 +87,13 @@ func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")
 	s, _ := started(t, file)
 	pour(t, s, "a")
-	s.save()
+	s.Save()
 	for _, changes := range []bool{false, true, false} {
 		if changes {
 			pour(t, s, "a")
 		}
 		check.OK(t, os.Remove(file))
-		s.save()
+		s.Save()
 		_, err := os.Stat(file)
 		check.That(t, (err == nil) == changes, "after a change, %v: got error %v of the file", changes, err)
 		if !changes {
@@ -109,7 +109,7 @@ func TestASnapshotThatCannotBeWrittenIsWarnedOfOnceAndAges(t *testing.T) {
 		m, logs := started(t, filepath.Join(dir, "buckets"))
 		want := func(wanted SnapshotState, logged ...string) {
 			t.Helper()
-			m.save()
+			m.Save()
 			got, kept := m.Snapshot(time.Now())
 			check.That(t, got == wanted && kept, "got %+v, want %+v", got, wanted)
 			wantLogged(t, logs, logged...)
@@ -183,7 +183,7 @@ func TestNothingIsSavedAfterTheLastConfig(t *testing.T) {
 	_ = m.Destruct()
 	before, _ := os.Stat(file)
 	pour(t, m, "b") // a request that outlives its config
-	m.save()        // as run does, if its timer and stop came together
+	m.Save()        // as run does, if its timer and stop came together
 	after, _ := os.Stat(file)
 	check.That(t, os.SameFile(before, after), "the file was written although its lock was given up")
 }
