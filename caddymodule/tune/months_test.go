@@ -129,7 +129,7 @@ func (m *month) misjudged(t *testing.T, log string) (people, others int) {
 		known.Add(r)
 	}
 	for addr, who := range m.who {
-		robot := !by.Of(netip.MustParseAddr(addr)).Person()
+		robot := by.Of(netip.MustParseAddr(addr)).People() == 0
 		switch person := who == "person" || who == "office"; {
 		case person && robot:
 			people++

@@ -31,7 +31,7 @@ type bruteKey struct {
 	pages  []int64 // when they were asked for, in microseconds
 	assets int
 	agents map[string]bool // whether it names a robot
-	person bool
+	people int             // whom it looks like: each user agent of many is one
 }
 
 // A bruteLeak is a limit's leak, as so many in so many seconds.
@@ -100,7 +100,11 @@ func bruteKeys(data string) map[string]*bruteKey {
 				robots++
 			}
 		}
-		k.person = name != "@share" && k.assets >= 2 && k.assets*20 >= len(k.pages) && (robots == 0 || 2*robots < len(k.agents))
+		if name != "@share" && k.assets >= 2 && k.assets*20 >= len(k.pages) && (robots == 0 || 2*robots < len(k.agents)) {
+			if k.people = 1; len(k.agents) >= 5 && k.assets*4 >= len(k.pages) {
+				k.people = len(k.agents)
+			}
+		}
 		slices.Sort(k.pages)
 	}
 	return keys
@@ -115,7 +119,7 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 		if a.requests += len(k.pages); len(k.pages) == 0 {
 			continue
 		}
-		if a.keys++; k.person {
+		if a.keys++; k.people > 0 {
 			a.people++
 		}
 	}
@@ -123,7 +127,7 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 		for _, k := range keys {
 			if n, _ := l.refusals(k.pages, capacity); n > 0 {
 				of[0], of[2] = of[0]+1, of[2]+n
-				if k.person {
+				if k.people > 0 {
 					of[1]++
 				}
 			}
@@ -133,11 +137,12 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 	best := 0
 	for _, l := range bruteLadder {
 		peaks := make(map[int64]float64) // people by peak
-		all := float64(a.people)
+		all := 0.0
 		for _, k := range keys {
-			if k.person && len(k.pages) > 0 {
+			if len(k.pages) > 0 {
 				_, peak := l.refusals(k.pages, 0)
-				peaks[peak]++
+				peaks[peak] += float64(k.people)
+				all += float64(k.people)
 			}
 		}
 		capacity, spared := int64(0), 0.0

@@ -209,7 +209,7 @@ func (t tally) zones(by func(zone string) *clients.Table) []*Decided {
 			if k.Refused > 0 {
 				c := known.Of(k.sender)
 				k.Sender = c.Sender()
-				if z.Worst = append(z.Worst, k.Key); c.Person() {
+				if z.Worst = append(z.Worst, k.Key); c.People() > 0 {
 					z.RefusedPeople++
 				}
 			} else if k.fullest > 0 {

@@ -41,8 +41,16 @@ func (c *Client) Looks() Looks {
 	return Person
 }
 
-// Person reports whether the client looks like a person, or like many.
-func (c *Client) Person() bool { return c.Looks() != Robot }
+// People returns how many people the client looks like, at least.
+func (c *Client) People() int {
+	switch c.Looks() {
+	case Person:
+		return 1
+	case Many: // each with a browser
+		return c.Agents()
+	}
+	return 0
+}
 
 // Agents returns how many user agents the client has, at least.
 func (c *Client) Agents() int { return len(c.agents) }

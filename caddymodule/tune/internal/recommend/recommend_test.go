@@ -163,7 +163,20 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 	check.That(t, len(r.Notes) == 0, "got %q for a log of a week with many clients, want nothing", r.Notes)
 }
 
-// TestARefusedOfficeIsSaid: it is one of many clients, but many people, and the limit spares only most.
+// TestAnOfficeIsManyPeople: a limit that spares 99% of 400 people spares one address of six, too.
+func TestAnOfficeIsManyPeople(t *testing.T) {
+	s := siteOf(Options{Spare: 99, Pages: true}, nil)
+	s.agents = 6
+	hits := visits("192.0.2.7", 30*time.Hour, 200, time.Second)
+	for p := range 400 {
+		hits = append(hits, visits(fmt.Sprintf("198.51.%d.%d", p/200, p%200), time.Duration(p)*time.Minute, 2, 20*time.Second)...)
+	}
+	for _, point := range studyOf(s, hits...).Units.Points {
+		check.Equal(t, point.RefusedPeople, 0, "people whom %v refuses", point.Limit)
+	}
+}
+
+// TestARefusedOfficeIsSaid: the limit spares only most people.
 // A log of less than a day has no limit that would refuse it. One that is checked may refuse hundreds.
 func TestARefusedOfficeIsSaid(t *testing.T) {
 	tiny := Limit{Leak: "1/h", Capacity: 2}
@@ -179,7 +192,7 @@ func TestARefusedOfficeIsSaid(t *testing.T) {
 		{"a short log", 6, 10 * time.Hour, Limit{}, 0},
 		{"a tiny limit", 6, 30 * time.Hour, tiny, 10},
 	} {
-		s := siteOf(Options{Spare: 99, Pages: true, Check: c.check}, nil)
+		s := siteOf(Options{Spare: 95, Pages: true, Check: c.check}, nil)
 		s.agents = c.agents
 		hits := append(scrapes("203.0.113.1", 1000, time.Second), scrapes("203.0.113.2", 1000, time.Second)...)
 		for p := range 400 {

@@ -108,7 +108,7 @@ func (r *Result) look(best *rung) (offices []clients.Key) {
 		if k := &s.keys[id]; r.busiest == nil || k.load > r.busiest.load {
 			r.busiest = k
 		}
-		if s.keys[id].person {
+		if s.keys[id].people > 0 {
 			r.PeopleKeys++
 		}
 	}

@@ -65,7 +65,7 @@ type key struct {
 	name    string
 	sender  netip.Addr        // of its first request
 	fixed   leakybucket.Limit // of an override, which holds whatever the limit of the zone
-	person  bool              // the client looks like one, or like many
+	people  int               // whom the client looks like
 	load    float64           // what all requests cost, in units
 	charges []charge          // of each request, in the order of time
 }
@@ -177,7 +177,7 @@ func (s *Study) rungs(leaks ...string) (rungs []*rung) {
 		rungs = append(rungs, &rung{s, leak, make([]float64, len(s.keys))})
 	}
 	for id := range s.keys {
-		s.keys[id].person = s.client(id).Person()
+		s.keys[id].people = s.client(id).People()
 		for _, r := range rungs {
 			needs := -1.0
 			limit := leakybucket.Limit{Capacity: min(1e12, 1e8*rate(r.leak)), Leak: rate(r.leak)} // a larger one does not empty within years
@@ -218,7 +218,7 @@ func (r *rung) judge(capacity float64, f func(id int, c *charge)) Point {
 		})
 		if p.RefusedRequests > before {
 			p.RefusedKeys++
-			if r.keys[id].person {
+			if r.keys[id].people > 0 {
 				p.RefusedPeople++
 			}
 		}
@@ -291,8 +291,8 @@ func (s *Study) curve(floor float64) (*Curve, *rung) {
 func (r *rung) capacityFor(spare float64) float64 {
 	var needs []float64
 	for id, n := range r.needs {
-		if n >= 0 && r.keys[id].person {
-			needs = append(needs, n)
+		if n >= 0 {
+			needs = append(needs, slices.Repeat([]float64{n}, r.keys[id].people)...)
 		}
 	}
 	slices.Sort(needs)
