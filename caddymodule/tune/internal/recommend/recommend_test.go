@@ -183,25 +183,39 @@ func TestARefusedOfficeIsSaid(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		agents int
+		pages  int // of each person: with more than four requests, all look like many
 		at     time.Duration
 		check  Limit
 		want   int
 	}{
-		{"a person", 1, 30 * time.Hour, Limit{}, 0},
-		{"an office", 6, 30 * time.Hour, Limit{}, 1},
-		{"a short log", 6, 10 * time.Hour, Limit{}, 0},
-		{"a tiny limit", 6, 30 * time.Hour, tiny, 10},
+		{"a person", 1, 2, 30 * time.Hour, Limit{}, 0},
+		{"an office", 6, 2, 30 * time.Hour, Limit{}, 1},
+		{"a short log", 6, 2, 10 * time.Hour, Limit{}, 0},
+		{"a tiny limit", 6, 4, 30 * time.Hour, tiny, 10},
 	} {
 		s := siteOf(Options{Spare: 95, Pages: true, Check: c.check}, nil)
 		s.agents = c.agents
 		hits := append(scrapes("203.0.113.1", 1000, time.Second), scrapes("203.0.113.2", 1000, time.Second)...)
 		for p := range 400 {
-			hits = append(hits, visits(fmt.Sprintf("198.51.%d.%d", p/200, p%200), time.Duration(p)*c.at/400, 4, 20*time.Second)...)
+			hits = append(hits, visits(fmt.Sprintf("198.51.%d.%d", p/200, p%200), time.Duration(p)*c.at/400, c.pages, 20*time.Second)...)
 		}
 		notes := studyOf(s, append(hits, visits("192.0.2.7", c.at, 200, time.Second)...)...).Notes
 		said := strings.Contains(strings.Join(notes, "\n"), "192.0.2.7 looks like many people, and would be refused")
 		check.That(t, len(notes) == c.want && said == (c.want > 0), "%s: got the notes %q, want %d", c.name, notes, c.want)
 	}
+}
+
+// TestTheEdgesOfACDNAreNoClients: each looks like many people, so nothing is to hold back.
+func TestTheEdgesOfACDNAreNoClients(t *testing.T) {
+	s := siteOf(Options{Spare: 99.9, Pages: true}, nil)
+	s.agents = 7
+	var hits []hit
+	for edge := range 40 {
+		hits = append(hits, visits(fmt.Sprint("198.51.100.", edge), time.Duration(edge)*time.Hour, 40, time.Minute)...)
+	}
+	hits = append(hits, visits("192.0.2.7", 0, 2, 25*time.Hour)...) // past the CDN
+	r := studyOf(s, hits...)
+	check.That(t, r.Caddyfile == "" && strings.HasPrefix(r.Withheld[0], "40 of 41 clients look like many people each."), "got %q and\n%s\nwant no limit", r.Withheld, r.Caddyfile)
 }
 
 // TestTheTextOfARecommendation is golden: it is what people read.

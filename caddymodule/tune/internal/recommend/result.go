@@ -33,6 +33,7 @@ type Result struct {
 
 	study   *Study
 	noun    string // for a key
+	many    int    // clients that look like many people each
 	busiest *key   // whose requests cost most
 }
 
@@ -111,6 +112,9 @@ func (r *Result) look(best *rung) (offices []clients.Key) {
 		if s.keys[id].people > 0 {
 			r.PeopleKeys++
 		}
+		if s.keys[id].people > 1 && r.noun == "client" {
+			r.many++
+		}
 	}
 	for _, k := range refused {
 		if r.Refused = append(r.Refused, *k); k.Looks == clients.Many && r.noun == "client" {
@@ -131,6 +135,8 @@ func (r *Result) withhold() {
 		why("The log covers only %s. A week or more has the busiest days in it.", spanText(span))
 	}
 	switch nobody, load := r.study.nobody, r.busiest.load; {
+	case 2*r.many > len(r.study.keys) && len(r.study.keys) > 1:
+		why("%s of %s look like many people each. If they are your proxy's or CDN's, name it in trusted_proxies and log the addresses of clients.", clients.Comma(r.many), clients.Counted(r.Keys, r.noun))
 	case 2*nobody > r.Requests:
 		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", clients.Percent(float64(nobody)/float64(r.Requests)))
 	case load > mostOfOne*r.Units.Load:
