@@ -205,6 +205,17 @@ func TestARefusedOfficeIsSaid(t *testing.T) {
 	}
 }
 
+// TestARefusedHealthCheckIsSaid: without an answer, a load balancer takes the site out.
+func TestARefusedHealthCheckIsSaid(t *testing.T) {
+	s := siteOf(Options{Spare: 99, Pages: true, Check: Limit{Leak: "1/m", Capacity: 20}}, nil)
+	for n := range 100 {
+		r := &accesslog.Request{At: noon.Add(time.Duration(n) * time.Second), Sender: accesslog.Sender{Client: netip.MustParseAddr("10.0.0.2")}, Method: "GET", URI: "/", HeaderFields: accesslog.HeaderFields{Agent: "ELB-HealthChecker/2.0"}}
+		s.known.Add(r)
+		s.charge(r, "10.0.0.2", 1)
+	}
+	check.Contains(t, strings.Join(s.Result(0).Notes, "\n"), "10.0.0.2 seems to be a health check, and would be refused.")
+}
+
 // TestTheEdgesOfACDNAreNoClients: each looks like many people, so nothing is to hold back.
 func TestTheEdgesOfACDNAreNoClients(t *testing.T) {
 	s := siteOf(Options{Spare: 99.9, Pages: true}, nil)

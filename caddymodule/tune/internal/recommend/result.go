@@ -76,7 +76,7 @@ func (s *Study) Result(assets int) *Result {
 	}
 	curve, best := s.curve(floor)
 	r.Units = curve
-	offices := r.look(best)
+	spared := r.look(best)
 	verb := "To check"
 	if s.Check.Leak == "" {
 		verb = "Recommended"
@@ -88,16 +88,20 @@ func (s *Study) Result(assets int) *Result {
 	}
 	if len(r.Withheld) == 0 {
 		r.Caddyfile = r.lines()
-		for _, k := range offices {
-			r.Notes = append(r.Notes, command.Printable(k.Key, 60)+" looks like many people, and would be refused. If it is an office or a school, give it an override.")
+		for _, k := range spared {
+			note := " looks like many people, and would be refused. If it is an office or a school, give it an override."
+			if k.Probe != "" {
+				note = " seems to be " + k.Probe + ", and would be refused. If it is yours, let it pass, by exempt client_ip in the global options."
+			}
+			r.Notes = append(r.Notes, command.Printable(k.Key, 60)+note)
 		}
 	}
 	return r
 }
 
 // look looks at the clients of all keys, and at whom the best limit refuses. It returns those of
-// them that look like many people.
-func (r *Result) look(best *rung) (offices []clients.Key) {
+// them that look as if they should be spared.
+func (r *Result) look(best *rung) (spared []clients.Key) {
 	s, refused := r.study, make(map[int]*clients.Key)
 	best.judge(r.Units.Best().Capacity, func(id int, c *charge) {
 		if refused[id] == nil {
@@ -117,12 +121,12 @@ func (r *Result) look(best *rung) (offices []clients.Key) {
 		}
 	}
 	for _, k := range refused {
-		if r.Refused = append(r.Refused, *k); k.Looks == clients.Many && r.noun == "client" {
-			offices = append(offices, *k)
+		if r.Refused = append(r.Refused, *k); (k.Looks == clients.Many || k.Probe != "") && r.noun == "client" {
+			spared = append(spared, *k)
 		}
 	}
 	r.Refused = clients.MostRefused(r.Refused)
-	return clients.MostRefused(offices)
+	return clients.MostRefused(spared)
 }
 
 // withhold says why the log is no ground for a limit.
