@@ -302,7 +302,11 @@ func (s *Senders) Text() string {
 			if i == 0 {
 				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "logins", "looks like")
 			}
-			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", command.Printable(c.Client, 39), Comma(c.Requests), Percent(c.share), Percent(c.time),
+			took := "-" // the log does not say
+			if c.Time > 0 {
+				took = Percent(c.time)
+			}
+			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", command.Printable(c.Client, 39), Comma(c.Requests), Percent(c.share), took,
 				Comma(c.NotFound), Comma(c.LogIns), c.is(), c.about())
 		}
 	}
