@@ -257,7 +257,7 @@ These limits leave 100% of the people untouched:
 	for _, want := range []string{
 		"\nRecommended: limit 20 2/m. It would have refused 3 of 23 clients and 1,023 of 1,280 requests, 79.9% of the load, and nobody who looks like a person.\n",
 		"\nWho would be refused, of 3 clients:\n\n  key                                       refused        of    assets  looks like\n  203.0.113.0                                   341       400         0  robot\n    2026-11-02 12:01:06 to 2026-11-02 12:19:57, mostly /page/*, no user agent\n",
-		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
+		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy cannot read the files, give their folder a small cost, and use --config\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
 	} {
 		check.Contains(t, got, want)
 	}

@@ -232,7 +232,7 @@ func (r *Result) lines() string {
 	}
 	exempt := ""
 	if r.Assets > 0 {
-		exempt = "\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n"
+		exempt = "\t\texempt static_files # if Caddy cannot read the files, give their folder a small cost, and use --config\n"
 	}
 	return "throttle {\n\tzone pages {\n" + exempt + "\t\t" + limit + "\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n"
 }
