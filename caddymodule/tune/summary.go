@@ -142,8 +142,9 @@ type Decided struct {
 	Worst         []clients.Key   `json:"worst_keys"`
 	Routes        []Route         `json:"routes"`
 
-	keys   map[string]*decidedKey
-	routes sketch.Counter[string] // of refusals
+	keys     map[string]*decidedKey
+	refusals int
+	routes   sketch.Counter[string] // of refusals
 }
 
 // A decidedKey is what a zone has decided about a key so far.
@@ -153,7 +154,7 @@ type decidedKey struct {
 	fullest float64    // the highest level, in capacities; 0 if there is no bucket
 }
 
-// A Route is a path on which requests were refused, without the query.
+// A Route is a path that has 1% of a zone's refusals, without the query.
 type Route struct {
 	Path    string `json:"path"`
 	Refused int    `json:"refused"` // at least
@@ -192,6 +193,7 @@ func (t tally) add(d *accesslog.Outcome, req *accesslog.Request) {
 	z.Unlogged += max(0, d.Unlogged)
 	z.LongestDelay = max(z.LongestDelay, d.Delay)
 	if strings.HasSuffix(d.Decision, "refused") { // or would have been
+		z.refusals++
 		z.Reasons[d.Reason]++
 		z.routes.Add(strings.Clone(req.Route()), 1)
 		k.Refuse(req.At)
@@ -219,7 +221,9 @@ func (t tally) zones(by func(zone string) *clients.Table) []*Decided {
 		z.RefusedKeys = len(z.Worst)
 		z.Worst = clients.MostRefused(z.Worst)
 		for _, route := range z.routes.Top(shownRoutes) {
-			z.Routes = append(z.Routes, Route{route.Key, route.AtLeast})
+			if 100*route.AtLeast >= z.refusals {
+				z.Routes = append(z.Routes, Route{route.Key, route.AtLeast})
+			}
 		}
 		all = append(all, z)
 	}
@@ -272,7 +276,10 @@ func (z *Decided) Text() string {
 	}
 	b.WriteString("\n")
 	clients.WriteKeys(b, "Most refused", z.Worst)
-	b.WriteString("\nRefused by route:\n\n")
+	b.WriteString("\nRefused by path:\n\n")
+	if len(z.Routes) == 0 {
+		b.WriteString("  no path has 1% of them\n")
+	}
 	for _, route := range z.Routes {
 		fmt.Fprintf(b, "  %8s  %s\n", clients.Comma(route.Refused), command.Printable(route.Path, 60))
 	}

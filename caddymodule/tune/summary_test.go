@@ -60,6 +60,21 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	check.That(t, slots.Fullest == [4]int{} && slots.LongestDelay == 2.5, "slots: got %+v, want a delay of 2.5 s and no buckets", slots)
 }
 
+// TestASummaryListsNoPathThatScrapersMakeUp: of too many paths, only the most frequent are counted right.
+func TestASummaryListsNoPathThatScrapersMakeUp(t *testing.T) {
+	var lines []string
+	for n := range 3000 {
+		lines = append(lines, summaryLine(n, fmt.Sprint("/page/", n%1500), summaryRefused))
+	}
+	_, text := summaryOf(t, lines...)
+	check.Contains(t, text, "\nRefused by path:\n\n  no path has 1% of them\n")
+	for range 60 {
+		lines = append(lines, summaryLine(3000, "/search", summaryRefused))
+	}
+	_, text = summaryOf(t, lines...)
+	check.Contains(t, text, "\nRefused by path:\n\n        60  /search\n\n")
+}
+
 func TestTheTextOfASummary(t *testing.T) {
 	evil := strings.NewReplacer("203.0.113.9", `\u001b[2Jevil`, "pages", `\u001b[2Jzone`, "refused", `\u001b[2Jrefused`, "capacity\",", `\u001b[2Jwhy",`).Replace(summaryRefused)
 	for name, test := range map[string]struct{ lines, want []string }{
