@@ -142,10 +142,10 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 		hits []hit
 		want string
 	}{
-		{"a short span", Options{Spare: 99}, visits("198.51.100.1", 0, 3, time.Hour), "The log covers only 2h."},
+		{"a short span", Options{Spare: 99}, visits("198.51.100.1", 0, 3, time.Hour), "These requests cover only 2h."},
 		{"one key", Options{Spare: 99}, long, "203.0.113.1 sent 100.0% of the load. If that is your proxy"},
 		{"one key is most", Options{Spare: 99}, append(visits("198.51.100.1", 0, 3, time.Minute), long...), "203.0.113.1 sent 95.2% of the load"},
-		{"no assets", Options{Spare: 99}, long, "No client looks like a person"},
+		{"no assets", Options{Spare: 99}, long, "None of these clients looks like a person"},
 		{"nothing to remove", Options{Spare: 100}, long, "there is nothing to hold back"},
 		{"few requests", Options{Spare: 99}, long, "Only 60 requests were charged."},
 	} {

@@ -136,7 +136,7 @@ func (r *Result) withhold() {
 		why("Only %s charged. Read a longer log.", clients.Counted(r.Requests, "request was", "requests were"))
 	}
 	if span := r.To.Sub(r.From); span < leastSpan {
-		why("The log covers only %s. A week or more has the busiest days in it.", spanText(span))
+		why("These requests cover only %s. A week or more has the busiest days in it.", spanText(span))
 	}
 	switch nobody, load := r.study.nobody, r.busiest.load; {
 	case 2*r.many > len(r.study.keys) && len(r.study.keys) > 1:
@@ -154,7 +154,7 @@ func (r *Result) withhold() {
 		why("%s sent %s of the load. %s", command.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
 	}
 	if r.PeopleKeys == 0 {
-		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
+		why("None of these clients looks like a person, who loads static assets with pages. Read a log that has people and the assets.")
 	}
 	if r.Units.Best().RefusedLoad < leastRemoved {
 		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", clients.Percent(leastRemoved))
