@@ -90,6 +90,10 @@ func TestTheTextOfASummary(t *testing.T) {
 			[]string{strings.ReplaceAll(summaryLine(0, "/", summaryAdmitted), `"duration":0.5`, `"duration":52000`)},
 			[]string{"that is hardly true", "--time-field duration:ms"},
 		},
+		"does not know people without assets": {
+			[]string{summaryLine(0, "/", summaryRefused), summaryLine(1, "/a.css", "")},
+			[]string{"people among them           0\n", "Note: No client looks like a person"},
+		},
 		"says what to run instead": {[]string{summaryLine(0, "/", "")}, []string{"No line has the field throttle", "run caddy throttle replay or recommend"}},
 	} {
 		_, text := summaryOf(t, test.lines...)

@@ -199,6 +199,8 @@ type Senders struct {
 	Requests []Sender `json:"most_requests"`
 	NotFound []Sender `json:"most_not_found"`
 	LogIns   []Sender `json:"most_log_ins"`
+
+	People int `json:"-"` // how many of all look like them
 }
 
 // A Sender is one client, by all that it sent.
@@ -249,15 +251,18 @@ const (
 // Senders returns who sent most.
 func (l *Log) Senders() *Senders {
 	var all []*Client
+	people := 0
 	for _, c := range l.By(32, 64).of {
 		if c.Requests > 0 {
 			all = append(all, c)
+			people += c.People()
 		}
 	}
 	return &Senders{
 		l.most(all, 1, func(c *Client) uint32 { return c.Requests }),
 		l.most(all, fewest, func(c *Client) uint32 { return c.notFound }),
 		l.most(all, fewest, func(c *Client) uint32 { return c.logIns }),
+		people,
 	}
 }
 
