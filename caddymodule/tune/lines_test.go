@@ -251,7 +251,7 @@ func TestWhoSentMostIsAlwaysShown(t *testing.T) {
 				t.Errorf("%s: got\n%s\nwant %q", args[0], out, want)
 			}
 		}
-		if strings.Contains(out, "ban it") || args[0] == "recommend" && !strings.Contains(out, "It seems to be a health check. If it is yours, let it pass, by exempt client_ip in the global options. To judge the rest, give this command - instead of LOG, and the output of grep -vwF '10.0.0.5' LOG.") {
+		if strings.Contains(out, "ban it") || args[0] == "recommend" && !strings.Contains(out, "It seems to be a health check. If it is yours, let it pass, by exempt client_ip in the global options. To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '10.0.0.5' LOG.") {
 			t.Errorf("got\n%s\nwant a health check as such", out)
 		}
 	}

@@ -149,7 +149,7 @@ func (r *Result) withhold() {
 			remedy = fmt.Sprintf("It seems to be %s. If it is yours, let it pass, by exempt client_ip in the global options.", is)
 		}
 		if addr, err := netip.ParseAddr(r.busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
-			remedy += fmt.Sprintf(" To judge the rest, give this command - instead of LOG, and the output of grep -vwF '%s' LOG.", addr)
+			remedy += fmt.Sprintf(" To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '%s' LOG.", addr)
 		}
 		why("%s sent %s of the load. %s", command.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
 	}
