@@ -259,7 +259,7 @@ func (z *Decided) Text() string {
 	row("keys ever refused", z.RefusedKeys, z.Keys)
 	row("people among them", z.RefusedPeople, 0)
 	if z.Unlogged > 0 {
-		fmt.Fprintf(b, "  refused and not in the log, as refusal log says: %s\n", clients.Comma(int(z.Unlogged)))
+		fmt.Fprintf(b, "  refused too, but by refusal log not in the log, and in no figure here: %s\n", clients.Comma(int(z.Unlogged)))
 	}
 	if z.LongestDelay > 0 {
 		fmt.Fprintf(b, "  longest delay: %s\n", time.Duration(z.LongestDelay*float64(time.Second)).Round(time.Millisecond))

@@ -110,7 +110,7 @@ func TestASummarySaysHowManyRefusalsItCannotSee(t *testing.T) {
 		summaryLine(2, "/?unlogged", summaryAdmitted))
 	login, pages := r.Zones[0].Unlogged, r.Zones[1].Unlogged
 	check.That(t, login == 0 && pages == 1234 && r.Log.Unlogged == 1234, "got %d, %d and %d, want 0, 1234 and 1234", login, pages, r.Log.Unlogged)
-	check.That(t, strings.Count(text, "refused and not in the log, as refusal log says: 1,234") == 1, "got\n%s\nwant a line with 1,234", text)
+	check.That(t, strings.Count(text, "refused too, but by refusal log not in the log, and in no figure here: 1,234") == 1, "got\n%s\nwant a line with 1,234", text)
 }
 
 // TestSummaryOfALevelBeyondAllCapacities is one of the fullest, and no crash.
