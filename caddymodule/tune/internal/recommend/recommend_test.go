@@ -205,6 +205,14 @@ func TestARefusedOfficeIsSaid(t *testing.T) {
 	}
 }
 
+// TestNobodyBansAnOffice that sends most.
+func TestNobodyBansAnOffice(t *testing.T) {
+	s := siteOf(Options{Spare: 99, Pages: true}, nil)
+	s.agents = 9
+	said := strings.Join(studyOf(s, visits("192.0.2.7", 0, 100, time.Hour)...).Withheld, "\n")
+	check.Contains(t, said, "If it is an office or a school, give it an override. To judge the rest")
+}
+
 // TestARefusedHealthCheckIsSaid: without an answer, a load balancer takes the site out.
 func TestARefusedHealthCheckIsSaid(t *testing.T) {
 	s := siteOf(Options{Spare: 99, Pages: true, Check: Limit{Leak: "1/m", Capacity: 20}}, nil)

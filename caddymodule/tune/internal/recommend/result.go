@@ -145,8 +145,11 @@ func (r *Result) withhold() {
 		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", clients.Percent(float64(nobody)/float64(r.Requests)))
 	case load > mostOfOne*r.Units.Load:
 		remedy := "If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it."
-		if is := r.study.clients.Of(r.busiest.sender).Sender().Probe; is != "" {
-			remedy = fmt.Sprintf("It seems to be %s. If it is yours, let it pass, by exempt client_ip in the global options.", is)
+		switch is := r.study.clients.Of(r.busiest.sender).Sender(); {
+		case is.Probe != "":
+			remedy = fmt.Sprintf("It seems to be %s. If it is yours, let it pass, by exempt client_ip in the global options.", is.Probe)
+		case is.Looks == clients.Many:
+			remedy = strings.Replace(remedy, "a robot, ban it", "an office or a school, give it an override", 1)
 		}
 		if addr, err := netip.ParseAddr(r.busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
 			remedy += fmt.Sprintf(" To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '%s' LOG.", addr)
