@@ -139,8 +139,6 @@ func (r *Result) withhold() {
 		why("These requests cover only %s. A week or more has the busiest days in it.", spanText(span))
 	}
 	switch nobody, load := r.study.nobody, r.busiest.load; {
-	case 2*r.many > len(r.study.keys) && len(r.study.keys) > 1:
-		why("%s of %s look like many people each. If they are your proxy's or CDN's, name it in trusted_proxies and log the addresses of clients.", clients.Comma(r.many), clients.Counted(r.Keys, r.noun))
 	case 2*nobody > r.Requests:
 		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", clients.Percent(float64(nobody)/float64(r.Requests)))
 	case load > mostOfOne*r.Units.Load:
@@ -155,6 +153,8 @@ func (r *Result) withhold() {
 			remedy += fmt.Sprintf(" To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '%s' LOG.", addr)
 		}
 		why("%s sent %s of the load. %s", command.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
+	case 2*r.many > r.Keys:
+		why("%s of %s look like many people each. If they are your proxy's or CDN's, name it in trusted_proxies and log the addresses of clients.", clients.Comma(r.many), clients.Counted(r.Keys, r.noun))
 	}
 	if r.PeopleKeys == 0 {
 		why("None of these clients looks like a person, who loads static assets with pages. Read a log that has people and the assets.")
