@@ -73,9 +73,6 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 
 // provisionExempt loads what no zone ever charges.
 func (a *App) provisionExempt(ctx caddy.Context) (err error) {
-	if err = option.CheckExempt(a.Exempt); err != nil {
-		return fmt.Errorf("exempt: %w", err)
-	}
 	for _, warning := range option.Warnings(a.Exempt) {
 		a.engine.Warner.Warn(warning, zap.String("place", "exempt in the global options"))
 	}

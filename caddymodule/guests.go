@@ -83,7 +83,7 @@ func Changes(call string) bool { return admin.Calls["/throttle/"+call].Changes }
 // points to: a text, a number, a duration, or a flag. given are the places of options that cannot be
 // given again, to which it adds; it may be nil.
 func ReadOptions(d *caddyfile.Dispenser, of string, fields map[string]any, given map[string][]string) error {
-	return option.Read(d, of, fields, nil, given)
+	return option.Read(d, of, fields, given)
 }
 
 // CertificateOf returns whom the verified client certificate of a request's connection names, or "".

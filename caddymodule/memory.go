@@ -65,9 +65,11 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
-	return option.Read(d, "store memory", option.Fields{
+	places := make(map[string][]string)
+	err := option.Read(d, "store memory", option.Fields{
 		"max_buckets": &m.MaxBuckets, "snapshot": &m.Snapshot, "snapshot_interval": &m.SnapshotInterval,
-	}, m.Check, nil)
+	}, places)
+	return cmp.Or(err, option.At(places, option.Place(d), m.Check()))
 }
 
 // Interface guards

@@ -25,7 +25,7 @@ func TestMistakes(t *testing.T) {
 		"@bots verified_crawler http://example.com/bots.json":     `invalid list "http://example.com/bots.json": want a URL such as https://`,
 		"@bots verified_crawler 66.249.64.0/19":                   `unknown crawler "66.249.64.0/19": want one of googlebot,`,
 		"@bots verified_crawler bingbot {\nresolver localhost\n}": `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`,
-		"@bots verified_crawler bingbot {\nresolver\n}":           "resolver has no value: it takes one word",
+		"@bots verified_crawler bingbot {\nresolver\n}":           "wrong number of words after resolver: it takes one word",
 		"@bots verified_crawler bingbot {\ndns 127.0.0.1:53\n}":   `unknown option "dns" in verified_crawler: want resolver`,
 		"@bots {\nverified_crawler bingbot {\nresolver 10.0.0.1:53\n}\nverified_crawler googlebot {\nresolver 10.0.0.2:53\n}\n}": "resolver is given twice",
 	} {

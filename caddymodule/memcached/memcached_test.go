@@ -11,7 +11,7 @@ import (
 func TestCaddyfile(t *testing.T) {
 	for text, want := range map[string]string{
 		"memcached": "want the servers",
-		"memcached 127.0.0.1:11211 {\n\tprefix\n}":                      "prefix has no value",
+		"memcached 127.0.0.1:11211 {\n\tprefix\n}":                      "wrong number of words after prefix",
 		"memcached 127.0.0.1:11211 {\n\tprefix a\n\tprefix b\n}":        "given twice",
 		"memcached 127.0.0.1:11211 {\n\turl x\n}":                       `unknown option "url"`,
 		"memcached 127.0.0.1:11211 {\n\tprefix {x.y}\n}":                "filling in placeholders",

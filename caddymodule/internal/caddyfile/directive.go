@@ -55,10 +55,7 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	zones, err := readZones(defaults, "the global option throttle", option.Fields{
 		"store":         func() error { return parseStore(app, h.Dispenser) },
 		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
-		"exempt": option.Repeated(func() error {
-			err := defaults.parseExempt(&app.Exempt, &app.ExemptStaticFiles)
-			return cmp.Or(err, defaults.about(option.CheckExempt(app.Exempt)))
-		}),
+		"exempt": option.Repeated(func() error { return defaults.parseExempt(&app.Exempt, &app.ExemptStaticFiles) }),
 		"plan":   option.Repeated(func() error { return parsePlan(app, h.Dispenser) }),
 		"buffer": func() error { return parseBuffer(app, h.Dispenser) },
 		"in_flight": option.Repeated(func() error {
@@ -67,8 +64,8 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 			return err
 		}),
 		"shadow": &app.Shadow,
-	}, app.Check)
-	if err = cmp.Or(err, defaults.about(option.Refuse("refusal", defaults.zone.Refusal != nil && len(zones)+len(limits) == 0, "refusal holds for what the global options define, which is nothing: want it beside the zones of the sites, or in an in_flight"))); err != nil {
+	})
+	if err = cmp.Or(err, defaults.about(app.Check()), defaults.about(option.Refuse("refusal", defaults.zone.Refusal != nil && len(zones)+len(limits) == 0, "refusal holds for what the global options define, which is nothing: want it beside the zones of the sites, or in an in_flight"))); err != nil {
 		return nil, err
 	}
 	plans, _ := config.ParsePlans(app.Plan) // which have been checked
@@ -88,9 +85,8 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
-// readZones reads a block of zones and of their defaults. The other known words are fields,
-// after each of which check is called.
-func readZones(defaults *zoneReader, where string, fields option.Fields, check func() error) (zones []*zoneReader, err error) {
+// readZones reads a block of zones and of their defaults. The other known words are fields.
+func readZones(defaults *zoneReader, where string, fields option.Fields) (zones []*zoneReader, err error) {
 	for name, field := range defaults.options() {
 		if optionNamed(name).Beside && fields[name] == nil {
 			fields[name] = field
@@ -103,7 +99,7 @@ func readZones(defaults *zoneReader, where string, fields option.Fields, check f
 		}
 		return err
 	})
-	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
+	err = option.Read(defaults.Dispenser, where, fields, defaults.places)
 	for _, zone := range zones {
 		err = cmp.Or(err, zone.about(option.Refuse("", zone.State != nil && zone.zone.Reference() && !defaults.zone.Reference(), "zone %q is only a name here, so the options beside it do not apply to it: want exempt, refusal, on_store_error and shadow where it is defined", zone.zone.Name)))
 		zone.inherit(defaults)
@@ -200,7 +196,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
 	words := h.RemainingArgsAsTokens()
 	if len(words) == 0 {
-		return readZones(newZoneReader(h), "the directive throttle", option.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
+		return readZones(newZoneReader(h), "the directive throttle", option.Fields{"ratelimit_headers": &handler.RateLimitHeaders})
 	}
 	zone, err := parseLine(h, words)
 	if err == nil && len(words) == 1 && h.NextBlock(0) {
@@ -214,7 +210,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 	fields["zone"] = func() error {
 		return h.Errf("zone %q is on the line of throttle already: put both zones into the block", zone.zone.Name)
 	}
-	return []*zoneReader{zone}, option.Read(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
+	return []*zoneReader{zone}, option.Read(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, zone.places)
 }
 
 // parseLine reads a whole zone from one line.

@@ -86,7 +86,7 @@ func parseInFlight(h httpcaddyfile.Helper) (*inFlightReader, error) {
 		"share":   r.parseShare,
 		"rank":    option.Repeated(func() error { return parseRank(r.Helper, &r.InFlight) }),
 		"refusal": r.parseRefusal,
-	}, nil, r.places)
+	}, r.places)
 }
 
 func (r *inFlightReader) parseShare() (err error) {
@@ -146,8 +146,7 @@ func parseBuffer(a *config.App, d *caddyfile.Dispenser) error {
 		return d.Err("wrong number of words after buffer: want buffer <request> [<in all>], such as buffer 64MiB 1GiB")
 	}
 	d.Args(&a.Buffer.InAll)
-	_, _, err := a.Buffer.Bytes()
-	return option.Wrap(d, err)
+	return nil
 }
 
 const rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"

@@ -198,12 +198,7 @@ func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 		return nil
 	}
 	style := made(&own.PageStyle)
-	here := option.Place(h.Dispenser)
-	err := option.Read(h.Dispenser, "page", option.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
-	if err == nil && *style == (refusal.Style{}) {
-		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
-	}
-	return err
+	return option.Read(h.Dispenser, "page", option.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, nil)
 }
 
 // nextWord returns the next word of a line, or "", and reads nothing.
@@ -233,10 +228,11 @@ func outerMatchers(h httpcaddyfile.Helper) (caddyhttp.RawMatcherSets, error) {
 		return nil, wrongName(h, err)
 	}
 	h.Next() // the directive's name
-	if err := option.CheckOuter(set); err != nil || set == nil {
-		return nil, option.Wrap(h.Dispenser, err)
+	if set == nil {
+		return nil, nil
 	}
-	return caddyhttp.RawMatcherSets{set}, nil
+	match := caddyhttp.RawMatcherSets{set}
+	return match, option.Wrap(h.Dispenser, option.CheckMatch(match))
 }
 
 // wrongName adds to Caddy's error about a named matcher what would be right.
@@ -270,11 +266,9 @@ func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatch
 	return nil
 }
 
-// parseMatcherSet reads matchers as Caddy does, with better errors about unknown
-// words and about matchers that throttle cannot use.
+// parseMatcherSet reads matchers as Caddy does, with better errors about unknown words.
 func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, error) {
-	here, segment := option.Place(d), d.NextSegment()
-	words := caddyfile.NewDispenser(segment)
+	words := d.NewFromNextSegment()
 	words.Next()
 	for words.NextArg() || words.NextBlock(0) {
 		if words.Token().Quoted() {
@@ -287,14 +281,7 @@ func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, erro
 	}
 	words.Reset()
 	words.Next()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(words)
-	if err != nil {
-		return nil, err
-	}
-	if err := option.CheckMatcherSet(set); err != nil {
-		return nil, fmt.Errorf("%w, %s", err, here)
-	}
-	return set, nil
+	return caddyhttp.ParseCaddyfileNestedMatcherSet(words)
 }
 
 func unknownMatcher(d *caddyfile.Dispenser, after string) error {

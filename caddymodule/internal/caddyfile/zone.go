@@ -2,7 +2,6 @@ package caddyfile
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,23 +28,8 @@ func newReader(h httpcaddyfile.Helper) reader {
 	return reader{h, option.Place(h.Dispenser), make(map[string][]string)}
 }
 
-// about adds to an error the place of the option that is wrong, or of the whole. It returns nil
-// for nil.
-func (r *reader) about(err error) error {
-	if err == nil {
-		return nil
-	}
-	where := r.place
-	if wrong, is := errors.AsType[*option.Error](err); is {
-		first, _, _ := strings.Cut(wrong.Option, " ")
-		for _, name := range []string{first, wrong.Option} {
-			if of := r.places[name]; wrong.At < len(of) {
-				where = of[wrong.At]
-			}
-		}
-	}
-	return fmt.Errorf("%w, %s", err, where)
-}
+// about adds to an error the place of the option that is wrong, or of the whole.
+func (r *reader) about(err error) error { return option.At(r.places, r.place, err) }
 
 // A zoneReader reads the options of a zone, or those beside zones, which are their
 // defaults.
@@ -164,7 +148,7 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
-	return r, option.Read(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
+	return r, option.Read(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), r.places)
 }
 
 // options are all that it reads.
@@ -239,7 +223,7 @@ func (r *zoneReader) details(details option.Fields) (err error) {
 		places[name] = []string{place}
 	}
 	if details != nil {
-		err = option.Read(r.Dispenser, r.option.Name, details, nil, places)
+		err = option.Read(r.Dispenser, r.option.Name, details, places)
 	}
 	for name, place := range places {
 		r.places[r.option.Name+" "+name] = place

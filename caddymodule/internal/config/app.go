@@ -72,11 +72,12 @@ type App struct {
 
 const mostNodes = 1000
 
-// Check refuses what options of one word may not be. Zero means the default.
+// Check refuses what options may not be, but for plans and zones. Zero means the default.
 func (a *App) Check() error {
 	_, _, wrongBuffer := a.Buffer.Bytes()
 	return cmp.Or(
-		wrongBuffer,
+		option.About("buffer", 0, wrongBuffer),
+		option.CheckExempt(a.Exempt),
 		option.Among("on_store_error", a.OnStoreError, option.StorePolicies...),
 		option.Within("store_timeout", time.Duration(a.StoreTimeout), 0, option.Longest),
 		option.Within("nodes", a.Nodes, 0, mostNodes),

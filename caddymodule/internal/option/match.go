@@ -20,7 +20,9 @@ import (
 // out when the limit is needed. This file refuses them.
 
 // CheckMatch checks which requests are limited.
-func CheckMatch(sets caddyhttp.RawMatcherSets) error { return checkEach("match", sets, CheckOuter) }
+func CheckMatch(sets caddyhttp.RawMatcherSets) error {
+	return checkEach("match", sets, func(set caddy.ModuleMap) error { return cmp.Or(checkSet(set), CheckTails(set)) })
+}
 
 // checkEach checks the sets of an option, if it is one.
 func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.ModuleMap) error) error {
@@ -32,9 +34,6 @@ func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.Mo
 	return nil
 }
 
-// CheckOuter checks a set of matchers for what is limited, such as that of the directive.
-func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set), CheckTails(set)) }
-
 // emptyValue finds an empty value of a header or a parameter.
 var emptyValue = regexp.MustCompile(`[\[,]\s*""`)
 
@@ -44,19 +43,19 @@ func CheckExempt(sets caddyhttp.RawMatcherSets) error {
 		if emptyValue.Match(slices.Concat(set["header"], set["query"])) {
 			return errors.New("anybody can send an empty header or parameter: is a variable such as {$NAME} unset?")
 		}
-		return CheckMatcherSet(set)
+		return checkSet(set)
 	})
 }
 
 // CheckMatcherSets checks each set of matchers.
 func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
-	return checkEach("", sets, CheckMatcherSet)
+	return checkEach("", sets, checkSet)
 }
 
-// CheckMatcherSet refuses what the functions below do, matchers that look at the method as
+// checkSet refuses what the functions below do, matchers that look at the method as
 // the client sent it, and throttle_blocked, which throttle itself decides. It also checks the
 // sets behind `not`.
-func CheckMatcherSet(set caddy.ModuleMap) error {
+func checkSet(set caddy.ModuleMap) error {
 	if set["throttle_blocked"] != nil {
 		return ErrAsksThrottle
 	}
@@ -229,7 +228,7 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 		if len(set) == 0 {
 			return nil, errors.New("loading matchers: a set without matchers would match everything")
 		}
-		if err := cmp.Or(CheckMatcherSet(set), checkVariables(set)); err != nil {
+		if err := checkVariables(set); err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.ToLower(strings.TrimSuffix(field, "Raw")), err)
 		}
 	}

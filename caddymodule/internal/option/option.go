@@ -214,17 +214,14 @@ func Set(field any, word string) (err error) {
 }
 
 // ParseArg reads the one word after an option into the field that a pointer points to, or nothing
-// for a flag.
+// for a flag. Errors don't show texts, which may be secrets.
 func ParseArg(d *caddyfile.Dispenser, field any) error {
 	option, words, n, takes := d.Val(), d.RemainingArgs(), 1, "one word, in quotes if it has blanks or a #"
 	if _, flag := field.(*bool); flag {
 		n, takes = 0, "no word"
 	}
-	switch {
-	case len(words) > n:
-		return d.Errf("unexpected %q after %s: it takes %s", words[n], option, takes)
-	case len(words) < n:
-		return d.Errf("%s has no value: it takes %s", option, takes)
+	if len(words) != n {
+		return d.Errf("wrong number of words after %s: it takes %s", option, takes)
 	}
 	if err := Set(field, strings.Join(words, "")); err != nil {
 		return d.Errf("parsing %s: %w", option, err)
@@ -233,9 +230,8 @@ func ParseArg(d *caddyfile.Dispenser, field any) error {
 }
 
 // Read reads a block of options, each at most once but for those that are Repeated. It adds the
-// place of each to places, where what stands already has been given, too. After each option that
-// has a pointer it calls check. Both may be nil.
-func Read(d *caddyfile.Dispenser, where string, fields Fields, check func() error, places map[string][]string) (err error) {
+// place of each to places, where what stands already has been given, too. It may be nil.
+func Read(d *caddyfile.Dispenser, where string, fields Fields, places map[string][]string) (err error) {
 	if places == nil {
 		places = make(map[string][]string)
 	}
@@ -255,8 +251,8 @@ func Read(d *caddyfile.Dispenser, where string, fields Fields, check func() erro
 			err = once()
 		} else if repeated != nil {
 			err = repeated()
-		} else if err = ParseArg(d, fields[word]); err == nil && check != nil {
-			err = Wrap(d, check())
+		} else {
+			err = ParseArg(d, fields[word])
 		}
 	}
 	return err
@@ -273,28 +269,29 @@ func Wrap(d *caddyfile.Dispenser, err error) error {
 // Place returns the current file and line, as errors show them.
 func Place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
 
-// UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
-// options, which are texts and flags.
-func UnmarshalStore(d *caddyfile.Dispenser, url *string, options Fields) error {
-	d.Next() // the store's name
-	name := d.Val()
-	if err := parseSecret(d, url); err != nil {
-		return fmt.Errorf("%w: want store %s <url>", err, name)
+// At adds to an error the place of the option that is wrong, or that of the whole. It returns nil for
+// nil.
+func At(places map[string][]string, whole string, err error) error {
+	if err == nil {
+		return nil
 	}
-	for word, field := range options {
-		if secret, is := field.(*string); is {
-			options[word] = func() error { return parseSecret(d, secret) }
+	if wrong, is := errors.AsType[*Error](err); is {
+		first, _, _ := strings.Cut(wrong.Option, " ")
+		for _, name := range []string{first, wrong.Option} {
+			if of := places[name]; wrong.At < len(of) {
+				whole = of[wrong.At]
+			}
 		}
 	}
-	return Read(d, "store "+name, options, nil, nil)
+	return fmt.Errorf("%w, %s", err, whole)
 }
 
-// parseSecret reads the one word after an option. Errors do not show it.
-func parseSecret(d *caddyfile.Dispenser, target *string) error {
-	option, words := d.Val(), d.RemainingArgs()
-	if len(words) != 1 || words[0] == "" {
-		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
+// UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of options.
+func UnmarshalStore(d *caddyfile.Dispenser, url *string, options Fields) error {
+	d.Next() // the store's name
+	store := "store " + d.Val()
+	if err := ParseArg(d, url); err != nil {
+		return fmt.Errorf("%w: want %s <url>", err, store)
 	}
-	*target = words[0]
-	return nil
+	return Read(d, store, options, nil)
 }

@@ -98,6 +98,7 @@ func (o *Options) Compile(wasEmpty bool) error {
 		option.Refuse("refusal", wasEmpty, "refusal has no option: want one, such as refusal status 503"),
 		option.Refuse("refusal status", o.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),
 		option.Refuse("refusal page", o.PageHTML != nil && o.PageStyle != nil, "page_style and page_html exclude each other: a page of your own has its own style"),
+		option.Refuse("refusal page", o.PageStyle != nil && *o.PageStyle == Style{}, "page has no value: want a file, or a block of title, accent and text"),
 		option.Refuse("refusal page", own && o.Error, "page and error exclude each other: error routes write their own page"),
 		option.About("refusal message", 0, checkMessage(o.Message)),
 		option.About("refusal page", 0, wrongPage),

@@ -102,18 +102,12 @@ type Style struct {
 	Text string `json:"text,omitempty"`
 }
 
-// Validate reports what is wrong with the style.
-func (s Style) Validate() error {
-	_, err := colour(s.Accent)
-	return cmp.Or(err, checkText("title", s.Title, mostTitle, ""), checkText("text", s.Text, mostText, "\n\t"))
-}
-
 // Compile checks the style and builds the page in each language, around the wait.
 func (s Style) Compile() (*Page, error) {
-	if err := s.Validate(); err != nil {
+	accent, err := colour(s.Accent)
+	if err = cmp.Or(err, checkText("title", s.Title, mostTitle, ""), checkText("text", s.Text, mostText, "\n\t")); err != nil {
 		return nil, err
 	}
-	accent, _ := colour(s.Accent) // which was checked
 	sheet := ":root{--accent:" + accent + "}" + styleSheet
 	p := &Page{
 		notices: make([][kinds][]piece, len(languages)), text: html.EscapeString(s.Text), sheet: "<style>" + sheet + "</style>\n",
