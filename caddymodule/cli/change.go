@@ -101,7 +101,7 @@ func (c *client) showOverrides(all *[]wire.Override) {
 		c.printf("Nothing was changed at run time.\n")
 		return
 	}
-	t := newTable("CHANGE", "OF", "SINCE", "LEFT", ">HITS HERE", "BY", "NOTE")
+	t := newTable("CHANGE", "OF", "SINCE", "LEFT", "HITS HERE", "BY", "NOTE")
 	for _, o := range *all {
 		change, of, hits := string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key)), "-"
 		switch o.Kind {

@@ -94,10 +94,10 @@ func TestStatusFitsOneScreen(t *testing.T) {
 		"store":    wire.StoreStatus{Name: "redis", Down: true, Since: &since, Why: "dial tcp 127.0.0.1:6379: connection refused", Buckets: 2526, MaxBuckets: 500000},
 		"warnings": []telemetry.KeptWarning{{Text: "a peer that is not in trusted_proxies sends a forwarding header", Details: map[string]any{"peer": "127.0.0.1:1\x1b[2J"}}},
 	})
-	want := `ZONE     MODE       ADMITTED/S  REFUSED/S  BUCKETS  WAITING
-login    enforcing         0.1        214      312        -
-pages    enforcing         312          0    22140        -
-uploads  enforcing        0.25          0       12   17/200
+	want := `ZONE     MODE       ADMITTED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
+login    enforcing  0.1         214        -         312      -
+pages    enforcing  312         0          -         22140    -
+uploads  enforcing  0.25        0          -         12       17/200
 
 The store redis is DOWN for 1m40s: dial tcp 127.0.0.1:6379: connection refused
 Memory holds 2526 of at most 500000 buckets. 0 were dropped before they were empty.
@@ -105,10 +105,10 @@ The requests and buckets above are this Caddy's alone.
 Nothing was changed at run time.
 
 Since the config was loaded, 1m40s ago:
-ZONE     REQUESTS   ASKED   EXEMPT   KEYS  NETWORKS  CHARGED  REFUNDED
-login      934525   89224        -    412        31     1120        90
-pages      934525  845201  4120331  98211     61544        -         -
-uploads         0       0        -      0         0        -         -
+ZONE     REQUESTS  ASKED   EXEMPT   NO KEY  KEYS   NETWORKS  CHARGED  REFUNDED
+login    934525    89224   -        -       412    31        1120     90
+pages    934525    845201  4120331  -       98211  61544     -        -
+uploads  0         0       -        -       0      0         -        -
 login: kept 1120 of 1210: 200 x 1100, 302 x 91, 403 x 19; gave 12 device cookies.
 
 Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
@@ -120,17 +120,17 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 	}
 }
 
-// TestStatusHasColumnsForWhatZonesDo, and no others.
-func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
+// TestStatusShowsShadow where zones are in it.
+func TestStatusShowsShadow(t *testing.T) {
 	out := outputOf(t, "status", map[string]any{"zones": []map[string]any{
 		{"zone": "php", "mode": "shadow", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
-		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)},                       // with no figure to explain
+		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)},
 		{"zone": "ended", "mode": "enforcing", "total": ratesOf(5, 0, 0, 3), "limit": "10 1/s"}, // whose shadow has ended
 	}, "store": wire.StoreStatus{Name: "memory", SnapshotFailing: true, SnapshotAge: 90}, "changes": changes.State{Error: "why", Pending: 1, Skipped: 2}})
-	want := `ZONE   MODE               ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
-php    shadow                    1.5        0.5          0         2        0   7/1000
-quiet  shadow                      0          -          0         -        0        -
-ended  enforcing, 10 1/s           0          -          0         -        0        -
+	want := `ZONE   MODE               ADMITTED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
+php    shadow             1.5         0          2         0        7/1000
+quiet  shadow             0           0          0         0        -
+ended  enforcing, 10 1/s  0           0          -         0        -
 Shadow counts as if all zones of the same throttle were enforced.
 
 Memory holds 0 of at most 0 buckets. 0 were dropped before they were empty.
@@ -159,18 +159,18 @@ func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
 	}})
 	want := `login: 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
-    2000        0  203.0.113.7
-    1299     1297  evil\r\n\u202e\x1b[2J
-       4        3  198.51.100.1
+2000      0        203.0.113.7
+1299      1297     evil\r\n\u202e\x1b[2J
+4         3        198.51.100.1
 
 dry (shadow): 5 requests in the last 65 s, 3 would have been refused
 REQUESTS  REFUSED  KEY
-       5        3  @sha256:0123456789abcdef0123456789abcdef…
+5         3        @sha256:0123456789abcdef0123456789abcdef…
 
 tenth (enforcing 10%, the rest in shadow): 643 requests in the last 65 s, 64 refused, or would have been
 REQUESTS  REFUSED  KEY
-    ~640      ~64  203.0.113.7
-       3        0  203.0.113.8
+~640      ~64      203.0.113.7
+3         0        203.0.113.8
 
 No requests in the last minute: quiet, silent
 These are this Caddy's requests alone.
@@ -219,7 +219,7 @@ func TestWhyOfAnAddressNamesTheAccount(t *testing.T) {
 	out := outputOf(t, "why", wire.Why{Refusals: []wire.PastRefusal{{Code: "7K2M-Q8XD", Refusal: refused}}, Complete: true}, "203.0.113.7")
 	want := `Refused lately to this address:
 CODE       AT              ZONE     KEY        REASON    COST  LEVEL  OF  WAIT  BLOCKED FOR
-7K2M-Q8XD  11-22 03:46:59  account  al\x1bice  capacity     1   9.96  10   58s            -
+7K2M-Q8XD  11-22 03:46:59  account  al\x1bice  capacity  1     9.96   10  58s   -
 
 Now:
 Nothing refuses a request of cost 1 now.

@@ -18,7 +18,7 @@ func (c *client) showStatus(s *wire.Status) {
 	c.showZones(s.Zones)
 	if len(s.InFlight) > 0 {
 		c.printf("\n")
-		t := newTable("IN FLIGHT", "MODE", ">ADMITTED/S", ">WAITED/S", ">REFUSED/S", ">SHADOW/S", ">RUNNING", ">WAITING")
+		t := newTable("IN FLIGHT", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "RUNNING", "WAITING")
 		for i := range s.InFlight {
 			f := &s.InFlight[i]
 			t.row(append(decidedCells(f.Name, "", &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))...)
@@ -61,13 +61,12 @@ func (c *client) showZones(zones []wire.ZoneStatus) {
 		c.printf("The config has no zones.\n")
 		return
 	}
-	t := newTable("ZONE", "MODE", ">ADMITTED/S", ">DELAYED/S", ">REFUSED/S", ">SHADOW/S", ">BUCKETS", ">WAITING")
+	t := newTable("ZONE", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "BUCKETS", "WAITING")
 	shadow := false
 	for i := range zones {
 		z := &zones[i]
-		cells := decidedCells(z.Zone, z.Limit, &z.Decided)
-		t.row(append(cells, z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
-		shadow = shadow || cells[len(cells)-1] != ""
+		t.row(append(decidedCells(z.Zone, z.Limit, &z.Decided), z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
+		shadow = shadow || z.Mode != "enforcing"
 	}
 	t.print(c)
 	if shadow {
@@ -76,32 +75,19 @@ func (c *client) showZones(zones []wire.ZoneStatus) {
 }
 
 // decidedCells returns the name and the mode of a zone or an in_flight, and how many requests a
-// second were admitted, delayed, refused, and refused in shadow. What has never been is left out,
-// as is what a shadow that has ended refused.
+// second were admitted, refused, and refused in shadow.
 func decidedCells(name, limit string, d *wire.Decided) []any {
-	mode, delayed, shadow := d.Mode, "", ""
+	mode, now, shadow := d.Mode, d.PerSecond, ""
 	if limit != "" {
 		mode += ", " + sanitize(limit)
 	}
 	if d.ShadowUntil != nil {
 		mode += " for " + remaining(*d.ShadowUntil)
 	}
-	if d.Total["delayed"]+d.Total["shadow_delayed"] > 0 {
-		delayed = rateText(d, "delayed", "shadow_delayed")
+	if d.Mode != "enforcing" {
+		shadow = digits(now["shadow_refused"])
 	}
-	if d.Mode != "enforcing" && d.Total["shadow_refused"] > 0 {
-		shadow = rateText(d, "shadow_refused")
-	}
-	return []any{sanitize(name), mode, rateText(d, "admitted", "delayed", "shadow_delayed"), delayed, rateText(d, "refused"), shadow}
-}
-
-// rateText returns how many requests a second were decided so.
-func rateText(d *wire.Decided, decisions ...string) string {
-	var now float64
-	for _, decision := range decisions {
-		now += d.PerSecond[decision]
-	}
-	return digits(now)
+	return []any{sanitize(name), mode, digits(now["admitted"] + now["delayed"] + now["shadow_delayed"]), digits(now["refused"]), shadow}
 }
 
 // ofMost returns how many there are of how many there may be, or nothing if there may be none.
@@ -118,7 +104,7 @@ func (c *client) showFacts(zones []wire.ZoneStatus) {
 		return
 	}
 	c.printf("\nSince the config was loaded, %s ago:\n", elapsed(zones[0].Facts.Since))
-	t := newTable("ZONE", ">REQUESTS", ">ASKED", ">EXEMPT", ">NO KEY", ">KEYS", ">NETWORKS", ">CHARGED", ">REFUNDED")
+	t := newTable("ZONE", "REQUESTS", "ASKED", "EXEMPT", "NO KEY", "KEYS", "NETWORKS", "CHARGED", "REFUNDED")
 	for i := range zones {
 		f := &zones[i].Facts
 		t.row(sanitize(zones[i].Zone), f.Requests, f.Asked, unlessZero(f.Exempt), unlessZero(f.Keyless), f.Keys, f.Networks, unlessZero(f.Charged), unlessZero(f.Refunded))
@@ -209,7 +195,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 		how, refused = " ("+sanitize(z.Mode)+", the rest in shadow)", "refused, or would have been"
 	}
 	c.printf("%s%s: %d %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, z.Requests, english.PluralWord(z.Requests, "request", ""), max(1, z.Seconds), z.Refused, refused)
-	t, shown := newTable(">REQUESTS", ">REFUSED", "KEY"), make(map[string]bool)
+	t, shown := newTable("REQUESTS", "REFUSED", "KEY"), make(map[string]bool)
 	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
 		if shown[k.Name] {
 			continue
@@ -286,7 +272,7 @@ func ofOther(p wire.PastRefusal) bool {
 // showRefusals lists what was refused with support codes.
 func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
 	c.printf("%s\n", what)
-	t := newTable("CODE", "AT", "ZONE", "KEY", "REASON", ">COST", ">LEVEL", ">OF", ">WAIT", ">BLOCKED FOR")
+	t := newTable("CODE", "AT", "ZONE", "KEY", "REASON", "COST", "LEVEL", "OF", "WAIT", "BLOCKED FOR")
 	for i := range refusals {
 		p := &refusals[i]
 		t.row(p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
@@ -316,7 +302,7 @@ var unlistedMeans = map[string]string{
 
 // showBuckets writes a table of buckets.
 func (c *client) showBuckets(buckets []wire.Bucket) {
-	t := newTable("ZONE", "KEY", ">LEVEL", ">OF", ">FULL", ">EMPTY IN", "VERDICT", "RULE")
+	t := newTable("ZONE", "KEY", "LEVEL", "OF", "FULL", "EMPTY IN", "VERDICT", "RULE")
 	for i := range buckets {
 		b := &buckets[i]
 		zone, full, level, capacity := sanitize(b.Zone), "-", "-", "-"

@@ -1,58 +1,43 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 )
 
-// A table is written in columns, without those that are empty. Heads of columns of numbers begin
-// with >. Texts that came from clients must be sanitized.
-type table struct{ rows [][]string }
+// A table is written in columns. Texts that came from clients must be sanitized.
+type table struct {
+	text    strings.Builder
+	columns *tabwriter.Writer
+}
 
-func newTable(head ...string) *table { return &table{[][]string{head}} }
+func newTable(head ...any) *table {
+	t := new(table)
+	t.columns = tabwriter.NewWriter(&t.text, 0, 0, 2, ' ', 0)
+	t.row(head...)
+	return t
+}
 
+// row adds a row, in which - stands for an empty cell.
 func (t *table) row(cells ...any) {
-	row := make([]string, len(cells))
+	texts := make([]string, len(cells))
 	for i, cell := range cells {
-		row[i] = fmt.Sprint(cell)
+		texts[i] = cmp.Or(fmt.Sprint(cell), "-")
 	}
-	t.rows = append(t.rows, row)
+	_, _ = fmt.Fprintln(t.columns, strings.Join(texts, "\t"))
 }
 
 // print writes the table.
 func (t *table) print(c *client) {
-	lines := make([]string, len(t.rows))
-	for column, head := range t.rows[0] {
-		head, right := strings.CutPrefix(head, ">")
-		width, used := utf8.RuneCountInString(head), false
-		for _, row := range t.rows[1:] {
-			width = max(width, utf8.RuneCountInString(row[column]))
-			used = used || row[column] != ""
-		}
-		if !used {
-			continue
-		}
-		t.rows[0][column] = head
-		for i, row := range t.rows {
-			cell, width := row[column], width
-			switch {
-			case !right:
-				width = -width
-			case cell == "":
-				cell = "-"
-			}
-			lines[i] += fmt.Sprintf("%*s  ", width, cell)
-		}
-	}
-	for _, line := range lines {
-		c.printf("%s\n", strings.TrimRight(line, " "))
-	}
+	_ = t.columns.Flush() // into memory
+	c.printf("%s", t.text.String())
 }
 
 // sanitize returns text from clients as a terminal may show it.
