@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
@@ -100,10 +99,6 @@ func show[T any](c *client, path string, in any, present func(*T)) error {
 	return err
 }
 
-// longestCall is how long a command waits for an answer: Caddy itself goes through all buckets of a
-// shared store for a minute at most.
-const longestCall = 75 * time.Second
-
 // ask returns the answer of a path of the admin API to some input, or to none, and prints it
 // with --json.
 func ask[T any](c *client, path string, in any) (*T, error) {
@@ -124,19 +119,10 @@ func ask[T any](c *client, path string, in any) (*T, error) {
 		header.Set(wire.ByHeader, by)
 	}
 	var answer []byte
-	done := make(chan error, 1)
-	go func() {
-		resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, header, body)
-		if err == nil {
-			answer, err = io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-		}
-		done <- err
-	}()
-	select {
-	case err = <-done:
-	case <-time.After(longestCall):
-		return nil, fmt.Errorf("the Caddy at %s has not answered for %v: it hangs, or is very busy. What was asked may still be done", printableLine(address), longestCall)
+	resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, header, body)
+	if err == nil {
+		answer, err = io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
 	}
 	if err != nil {
 		return nil, plainly(err, address)

@@ -88,18 +88,6 @@ func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 	}
 }
 
-// TestACommandDoesNotWaitForACaddyThatHangs, which takes more than a minute.
-func TestACommandDoesNotWaitForACaddyThatHangs(t *testing.T) {
-	if !system.Long() {
-		t.Skip("SKIPPED: it takes more than a minute, with TEST_LONG=1")
-	}
-	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", servertest.FreePort(t))})
-	check.OK(t, c.Cmd.Process.Signal(syscall.SIGSTOP))
-	out, err := c.TryThrottle("status")
-	check.That(t, err != nil && strings.Contains(out, "has not answered for 1m15s: it hangs, or is very busy"), "got %v and\n%s", err, out)
-	check.OK(t, c.Cmd.Process.Signal(syscall.SIGCONT))
-}
-
 // TestTheJournalNamesTheClientCertificate of Caddy's remote admin endpoint.
 func TestTheJournalNamesTheClientCertificate(t *testing.T) {
 	t.Parallel()
