@@ -37,17 +37,22 @@ func (c *client) make(call string, in wire.Change) error {
 	if err != nil {
 		return err
 	}
-	// The answer names the network that an address or a key stands for, and the caller the
-	// key, as the bucket's name may be a digest.
-	what := cmp.Or(sanitize(s.Zone), "Everything") + " is in shadow"
-	switch s.Kind {
-	case "ban":
-		what = networkText(s.Network) + " is banned"
-	case "limit":
-		what = ofKey(s.Zone, cmp.Or(s.Network, in.Key)) + ": " + sanitize(s.Limit) + " holds"
-	}
-	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), syncText(s.Synced))
+	s.Key = cmp.Or(in.Key, s.Key) // the bucket's name may be a digest
+	change, of := described(s)
+	c.printf("%s of %s holds until %s%s.\n", change, of, s.Until.Local().Format(time.DateTime), syncText(s.Synced))
 	return nil
+}
+
+// described returns what a change is, and what it is of.
+func described(o *wire.Override) (change, of string) {
+	change, of = string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key))
+	switch o.Kind {
+	case "ban":
+		of = networkText(o.Network)
+	case "limit":
+		change += " " + sanitize(o.Limit)
+	}
+	return change, cmp.Or(of, "all zones and bans")
 }
 
 // end ends a change.
@@ -102,15 +107,13 @@ func (c *client) showOverrides(all *[]wire.Override) {
 		return
 	}
 	t := newTable("CHANGE", "OF", "SINCE", "LEFT", "HITS HERE", "BY", "NOTE")
-	for _, o := range *all {
-		change, of, hits := string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key)), "-"
-		switch o.Kind {
-		case "ban":
-			of, hits = networkText(o.Network), fmt.Sprint(o.Hits)
-		case "limit":
-			change += " " + sanitize(o.Limit)
+	for i := range *all {
+		o, hits := &(*all)[i], ""
+		if o.Kind == "ban" {
+			hits = fmt.Sprint(o.Hits)
 		}
-		t.row(change, cmp.Or(of, "all zones and bans"), since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
+		change, of := described(o)
+		t.row(change, of, since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
 	}
 	t.print(c)
 }

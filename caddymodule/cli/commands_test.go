@@ -150,29 +150,28 @@ func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
 			Busiest: []wire.TopKey{{Sender: sketch.Sender{Name: "203.0.113.7", Requests: 2000}}, {Sender: sketch.Sender{Name: "evil\r\n\u202e\x1b[2J", Requests: 1299, Refused: 1297}}},
 			Denied:  []wire.TopKey{{Sender: sketch.Sender{Name: "evil\r\n\u202e\x1b[2J", Requests: 1299, Refused: 1297}}, {Sender: sketch.Sender{Name: "198.51.100.1", Requests: 4, Refused: 3}}},
 		},
-		{Zone: "quiet"},
-		{Zone: "silent"},
+		{Zone: "quiet", Mode: "enforcing", Seconds: 65},
 		{Zone: "dry", Mode: "shadow", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Sender: sketch.Sender{Name: long, Requests: 5, Refused: 3}}}},
 		{Zone: "tenth", Mode: "enforcing 10%", Requests: 643, Refused: 64, Seconds: 65, Busiest: []wire.TopKey{
 			{Sender: sketch.Sender{Name: "203.0.113.7", Requests: 640, Refused: 64, Sampled: true}}, {Sender: sketch.Sender{Name: "203.0.113.8", Requests: 3}},
 		}},
 	}})
-	want := `login: 3310 requests in the last 65 s, 1300 refused
+	want := `login (enforcing): 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
 2000      0        203.0.113.7
 1299      1297     evil\r\n\u202e\x1b[2J
 4         3        198.51.100.1
 
-dry (shadow): 5 requests in the last 65 s, 3 would have been refused
+quiet (enforcing): 0 requests in the last 65 s, 0 refused
+dry (shadow): 5 requests in the last 65 s, 3 refused, or would have been
 REQUESTS  REFUSED  KEY
 5         3        @sha256:0123456789abcdef0123456789abcdef…
 
-tenth (enforcing 10%, the rest in shadow): 643 requests in the last 65 s, 64 refused, or would have been
+tenth (enforcing 10%): 643 requests in the last 65 s, 64 refused, or would have been
 REQUESTS  REFUSED  KEY
 ~640      ~64      203.0.113.7
 3         0        203.0.113.8
 
-No requests in the last minute: quiet, silent
 These are this Caddy's requests alone.
 `
 	check.Equal(t, out, want)
@@ -223,7 +222,7 @@ CODE       AT              ZONE     KEY        REASON    COST  LEVEL  OF  WAIT  
 
 Now:
 Nothing refuses a request of cost 1 now.
-That is by the address: ask for the other keys above, too, which may still be refused.
+That is by the address: other keys above may still be refused, so ask for these, too.
 `
 	check.That(t, strings.HasPrefix(out, want), "got\n%s\nwant\n%s", out, want)
 }
@@ -251,10 +250,6 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 			"  store down: a share", "override",
 		},
 		"an unknown code": {wire.Why{Code: true, Complete: true}, "remembers no refusal with the support code client, and no zone", "As a key"},
-		"of an address": {
-			wire.Why{Refusals: []wire.PastRefusal{{Refusal: supportcode.Refusal{Zone: "hosts", Key: "203.0.113.7/a"}}, {Refusal: supportcode.Refusal{Zone: "api"}}}, Complete: true},
-			"Nothing refuses a request of cost 1 now.\nNo bucket", "other keys",
-		},
 		"and a key": {
 			wire.Why{Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}},
 			"No refusal here has the support code client. As a key:\napi: no override lists this key", "LEVEL",
@@ -288,10 +283,10 @@ func TestChangesSayWhatTheyAreOf(t *testing.T) {
 		sync          changes.Sync
 		want, where   string
 	}{
-		{"2001:db8::/64", "ban 2001:db8::1", changes.Sync{Kept: true}, "2001:db8::/64 is banned ", ", on this Caddy"},
-		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "203.0.113.7 is banned ", ", on this Caddy, unless it is restarted before"},
-		{"203.0.113.0/24", "ban 203.0.113.0/24", changes.Sync{Shared: true, Kept: true}, "203.0.113.0/24 is banned ", ", within two seconds on every Caddy of the store"},
-		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", changes.Sync{Kept: true, Error: "why"}, "nets/203.0.113.0/24: deny holds until ", ", on this Caddy: the others are told when the store answers (why)"},
+		{"2001:db8::/64", "ban 2001:db8::1", changes.Sync{Kept: true}, "ban of 2001:db8::/64 holds until ", ", on this Caddy"},
+		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "ban of 203.0.113.7 holds until ", ", on this Caddy, unless it is restarted before"},
+		{"203.0.113.0/24", "ban 203.0.113.0/24", changes.Sync{Shared: true, Kept: true}, "ban of 203.0.113.0/24 holds until ", ", within two seconds on every Caddy of the store"},
+		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", changes.Sync{Kept: true, Error: "why"}, "limit deny of nets/203.0.113.0/24 holds until ", ", on this Caddy: the others are told when the store answers (why)"},
 	} {
 		args := strings.Fields(test.args)
 		answer := map[string]any{"kind": args[0], "zone": "nets", "key": "203.0.113.0", "network": test.network, "limit": "deny", "sync": test.sync, "until": time.Time{}}

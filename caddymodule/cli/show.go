@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -166,16 +165,8 @@ func (c *client) showTop(s *wire.Top) {
 	if len(s.Zones) == 0 {
 		c.showZones(nil) // which says so
 	}
-	var quiet []string
 	for i := range s.Zones {
-		if s.Zones[i].Requests == 0 {
-			quiet = append(quiet, sanitize(s.Zones[i].Zone))
-			continue
-		}
 		c.showSenders(&s.Zones[i])
-	}
-	if len(quiet) > 0 {
-		c.printf("No requests in the last minute: %s\n", strings.Join(quiet, ", "))
 	}
 	if s.Shared {
 		c.printf("These are this Caddy's requests alone.\n")
@@ -187,14 +178,14 @@ const shownSenders = 10
 
 // showSenders shows first the busiest, then those that are refused most and are not among them.
 func (c *client) showSenders(z *wire.TopZone) {
-	how, refused := "", "refused"
-	switch {
-	case z.Mode == "shadow":
-		how, refused = " (shadow)", "would have been refused"
-	case z.Mode != "" && z.Mode != "enforcing":
-		how, refused = " ("+sanitize(z.Mode)+", the rest in shadow)", "refused, or would have been"
+	refused := "refused"
+	if z.Mode != "enforcing" {
+		refused = "refused, or would have been"
 	}
-	c.printf("%s%s: %d %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, z.Requests, english.PluralWord(z.Requests, "request", ""), max(1, z.Seconds), z.Refused, refused)
+	c.printf("%s (%s): %d %s in the last %.0f s, %d %s\n", sanitize(z.Zone), z.Mode, z.Requests, english.PluralWord(z.Requests, "request", ""), max(1, z.Seconds), z.Refused, refused)
+	if z.Requests == 0 {
+		return
+	}
 	t, shown := newTable("REQUESTS", "REFUSED", "KEY"), make(map[string]bool)
 	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
 		if shown[k.Name] {
@@ -247,8 +238,8 @@ func (c *client) showWhy(s *wire.Why) {
 		return
 	default:
 		c.printf("Nothing refuses a request of cost 1 now.\n")
-		if slices.ContainsFunc(s.Refusals, ofOther) {
-			c.printf("That is by the address: ask for the other keys above, too, which may still be refused.\n")
+		if len(s.Refusals) > 0 {
+			c.printf("That is by the address: other keys above may still be refused, so ask for these, too.\n")
 		}
 	}
 	if len(s.Buckets) > 0 {
@@ -259,14 +250,6 @@ func (c *client) showWhy(s *wire.Why) {
 	if !s.Complete {
 		c.printf("The search did not reach the end: there may be more. %s\n", command.Printable(s.Problem, 1000))
 	}
-}
-
-// ofOther reports whether a refusal to an address was by a key that has no address.
-func ofOther(p wire.PastRefusal) bool {
-	return p.Key != "" && !slices.ContainsFunc(strings.Split(p.Key, "/"), func(part string) bool {
-		_, err := netip.ParseAddr(part)
-		return err == nil
-	})
 }
 
 // showRefusals lists what was refused with support codes.
