@@ -49,9 +49,6 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	// NAT64 shows an address of IPv4 as one of IPv6.
 	direct, translated := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`), ask[wire.Why](s, "why", `{"client": "64:ff9b::203.0.113.7"}`)
 	check.That(t, len(direct.Refusals) != 0 && len(translated.Refusals) == len(direct.Refusals), "refusals of the address by NAT64: got %+v, want %+v", translated.Refusals, direct.Refusals)
-	for _, call := range []string{"why", "release"} {
-		check.Equal(t, s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil), http.StatusBadRequest, "%s of an IPv4 network as NAT64 shows it: status", call)
-	}
 	got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`)
 	slices.Sort(got.Freed)
 	check.Slices(t, got.Freed, []string{"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7"})

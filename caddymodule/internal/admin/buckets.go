@@ -112,9 +112,6 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	case !of.All && of.Client == "":
 		return nil, badRequest("no client is given: want an address, a network or a key")
 	}
-	if err := notTranslated(of.Client); err != nil {
-		return nil, err
-	}
 	zones, err := zonesNamed(e, of.Zone)
 	if err != nil {
 		return nil, err

@@ -124,9 +124,6 @@ func bucketOf(z *engine.Zone, text string) (name string, err error) {
 // networkOf parses an address or a network. An IPv6 address stands for its /64, as
 // clients have whole ones.
 func networkOf(text string) (netip.Prefix, error) {
-	if err := notTranslated(text); err != nil {
-		return netip.Prefix{}, err
-	}
 	if network, err := netip.ParsePrefix(text); err == nil {
 		return network.Masked(), nil
 	}
@@ -135,15 +132,6 @@ func networkOf(text string) (netip.Prefix, error) {
 		return netip.Prefix{}, badRequest("invalid network %q: want an address, or a network such as 203.0.113.0/24", text)
 	}
 	return bucketkey.ClientPrefix(addr, 32, 64), nil
-}
-
-// notTranslated refuses a network of IPv4 that is written as NAT64 and the like show it: its
-// length is not that of the one which bans and buckets know.
-func notTranslated(text string) error {
-	if network, err := netip.ParsePrefix(text); err == nil && network.Addr() != bucketkey.Unmap(network.Addr()) {
-		return badRequest("invalid network %q: write it as an IPv4 network", text)
-	}
-	return nil
 }
 
 // overrideOf describes a change that holds.

@@ -24,9 +24,6 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 	if of.Client == "" {
 		return nil, badRequest("no client is given: want an address or a key")
 	}
-	if err := notTranslated(of.Client); err != nil {
-		return nil, err
-	}
 	zones, err := zonesNamed(e, of.Zone)
 	if err != nil {
 		return nil, err
@@ -225,14 +222,6 @@ func prefixOf(text string) netip.Prefix {
 
 // byVerdict sorts buckets that refuse first, then those in shadow that would.
 func byVerdict(a, b *wire.Bucket) int {
-	rank := func(b *wire.Bucket) int {
-		switch {
-		case b.Verdict.Refused():
-			return 0
-		case b.Verdict.Reason != "":
-			return 1
-		}
-		return 2
-	}
-	return cmp.Compare(rank(a), rank(b))
+	order := []string{limit.Refused.String(), limit.ShadowRefused.String(), limit.Admitted.String()}
+	return cmp.Compare(slices.Index(order, a.Verdict.Decision), slices.Index(order, b.Verdict.Decision))
 }
