@@ -21,12 +21,8 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body")
 }
 
-const (
-	// mostReport is how long a report may be, in bytes, and mostReported how many zones
-	// it may name.
-	mostReport   = 1024
-	mostReported = 16
-)
+// mostReport is how long a report may be, in bytes.
+const mostReport = 1024
 
 // Seen counts people whom a shadow zone would have refused. Zones with server_timing
 // mark such responses for the browser. A script in the page reads the mark and sends
@@ -61,8 +57,7 @@ func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 	case err != nil || len(report) > mostReport:
 		status = http.StatusBadRequest
 	default:
-		names := strings.FieldsFunc(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' })
-		for _, name := range names[:min(len(names), mostReported)] {
+		for name := range strings.FieldsFuncSeq(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' }) {
 			s.throttle.Seen(name, r)
 		}
 	}

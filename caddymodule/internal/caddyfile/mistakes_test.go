@@ -167,7 +167,7 @@ var mistakes = []mistake{
 	{"site", "throttle pages 60 10r/s # <-", `parsing limit: invalid rate "10r/s": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
 	{"site", "throttle pages 10r/s # <-", `unexpected "10r/s" after pages: want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 # <-", "parsing override: too few words: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
-	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as # <-", "parsing override: as has no name: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as # <-", `zone "pages": override 192.0.2.1 600 10/s: 3 parts of a key given before the limit "as", and the key has 1`},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 unlimited as office # <-", "override 192.0.2.1: as office has no meaning after unlimited: want a plan, or <capacity> <leak>, which the keys of that name share"},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as office\noverride 192.0.2.2 60 10/s as office # <-", "override 192.0.2.2: as office has another limit elsewhere: keys that share a bucket need the same limit"},
 	{"zone", "limit 60 10/s\nkey header X-Api-Key\noverride @sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae deny # <-", `invalid digest "@sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae": did you mean sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae?`},

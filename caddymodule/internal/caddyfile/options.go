@@ -80,10 +80,7 @@ func parseOverride(r *zoneReader) error {
 	words := r.RemainingArgs()
 	var o perkey.Override
 	n := len(words)
-	switch {
-	case n >= 3 && words[n-1] == "as":
-		return r.Errf("parsing override: as has no name: want %s", r.syntax())
-	case n >= 4 && words[n-2] == "as":
+	if n >= 4 && words[n-2] == "as" {
 		o.As, words = words[n-1], words[:n-2]
 	}
 	limit := 1 // how many words the limit has
@@ -157,17 +154,17 @@ func parseSettle(r *zoneReader) (err error) {
 
 // parseRefund reads a response matcher as Caddy does, or the cookie that a response sets.
 func parseRefund(r *zoneReader) error {
-	peek := *r.Dispenser
-	words := peek.RemainingArgs()
-	if len(words) > 0 && words[0] == "cookie" {
-		if words = r.RemainingArgs(); len(words) != 2 {
+	switch word := nextWord(r.Dispenser); word {
+	case "", "status", "header":
+	case "cookie":
+		words := r.RemainingArgs()
+		if len(words) != 2 {
 			return r.Errf("wrong number of words after refund cookie: want refund cookie <glob>, and a line for each cookie")
 		}
 		r.zone.Refund = append(r.zone.Refund, limit.Refund{Cookie: words[1]})
 		return nil
-	}
-	if len(words) > 0 && words[0] != "status" && words[0] != "header" {
-		return r.Errf("unknown word %q after refund: want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>", words[0])
+	default:
+		return r.Errf("unknown word %q after refund: want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>", word)
 	}
 	matchers := make(map[string]caddyhttp.ResponseMatcher)
 	if err := caddyhttp.ParseNamedResponseMatcher(r.NewFromNextSegment(), matchers); err != nil {
