@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -46,13 +45,10 @@ func (c *client) make(call string, in wire.Change) error {
 // described returns what a change is, and what it is of.
 func described(o *wire.Override) (change, of string) {
 	change, of = string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key))
-	switch o.Kind {
-	case "ban":
-		of = networkText(o.Network)
-	case "limit":
-		change += " " + sanitize(o.Limit)
+	if o.Kind == "ban" {
+		of = o.Network
 	}
-	return change, cmp.Or(of, "all zones and bans")
+	return strings.TrimSpace(change + " " + sanitize(o.Limit)), cmp.Or(of, "all zones and bans")
 }
 
 // end ends a change.
@@ -74,14 +70,6 @@ func (c *client) ofZone(call string, args []string, do func(string, wire.Change)
 		return command.UsageErrorf("want a zone, or --all")
 	}
 	return do(call, wire.Change{Zone: strings.Join(args, "")})
-}
-
-// networkText returns a network, or the address that it is.
-func networkText(network string) string {
-	if p, err := netip.ParsePrefix(network); err == nil && p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return network
 }
 
 // syncText says where a change holds.

@@ -284,12 +284,15 @@ func TestChangesSayWhatTheyAreOf(t *testing.T) {
 		want, where   string
 	}{
 		{"2001:db8::/64", "ban 2001:db8::1", changes.Sync{Kept: true}, "ban of 2001:db8::/64 holds until ", ", on this Caddy"},
-		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "ban of 203.0.113.7 holds until ", ", on this Caddy, unless it is restarted before"},
+		{"203.0.113.7/32", "ban 203.0.113.7", changes.Sync{}, "ban of 203.0.113.7/32 holds until ", ", on this Caddy, unless it is restarted before"},
 		{"203.0.113.0/24", "ban 203.0.113.0/24", changes.Sync{Shared: true, Kept: true}, "ban of 203.0.113.0/24 holds until ", ", within two seconds on every Caddy of the store"},
 		{"203.0.113.0/24", "limit nets 203.0.113.7 deny", changes.Sync{Kept: true, Error: "why"}, "limit deny of nets/203.0.113.0/24 holds until ", ", on this Caddy: the others are told when the store answers (why)"},
 	} {
 		args := strings.Fields(test.args)
-		answer := map[string]any{"kind": args[0], "zone": "nets", "key": "203.0.113.0", "network": test.network, "limit": "deny", "sync": test.sync, "until": time.Time{}}
+		answer := map[string]any{"kind": args[0], "zone": "nets", "key": "203.0.113.0", "network": test.network, "sync": test.sync, "until": time.Time{}}
+		if args[0] == "limit" {
+			answer["limit"] = "deny"
+		}
 		out := outputOf(t, args[0], answer, args[1:]...)
 		_, where, _ := strings.Cut(out, time.Time{}.Local().Format(time.DateTime))
 		check.That(t, strings.HasPrefix(out, test.want) && where == test.where+".\n", "%s: got %q, want %q and %q", test.args, out, test.want, test.where)

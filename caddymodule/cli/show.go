@@ -212,7 +212,7 @@ func (c *client) showWhy(s *wire.Why) {
 		c.printf("No refusal here has the support code %s. As a key:\n", sanitize(c.of.Client))
 	}
 	if s.Ban != nil {
-		c.printf("A ban of %s holds. %s\n", networkText(s.Ban.Network), changeText(s.Ban))
+		c.printf("A ban of %s holds. %s\n", s.Ban.Network, changeText(s.Ban))
 	}
 	for i := range s.Shadows {
 		what := "Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold."

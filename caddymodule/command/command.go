@@ -45,11 +45,10 @@ func addAll(parent *cobra.Command) {
 	for _, command := range registered {
 		c := command()
 		c.Args, c.RunE = failing(c.Args), failing(c.RunE)
-		failFlags(c)
 		parent.AddCommand(c)
 		known = append(known, c.Name())
 	}
-	failFlags(parent)
+	parent.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
 	parent.FParseErrWhitelist.UnknownFlags = true // they belong to the unknown command
 	parent.RunE = failing(func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -77,10 +76,6 @@ func failing(part func(*cobra.Command, []string) error) func(*cobra.Command, []s
 		}
 		return fail(cmd, part(cmd, args))
 	}
-}
-
-func failFlags(cmd *cobra.Command) {
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
 }
 
 func fail(cmd *cobra.Command, err error) error {

@@ -111,12 +111,7 @@ func (r *inFlightReader) parseRefusal() error {
 
 // define compiles it, in a config with this buffer, and adds it to the names.
 func (r *inFlightReader) define(names config.Names, buffer *config.Buffer) error {
-	rule, err := r.Compile()
-	if err == nil {
-		_, inAll, _ := buffer.Bytes() // which has been checked
-		err = option.About("buffer", 0, config.CheckBuffer(rule.MostBody, inAll))
-	}
-	if err != nil {
+	if _, err := r.Compile(buffer); err != nil {
 		return r.about(err)
 	}
 	return names.Add(r.Name, config.Definition{Kind: "in_flight", Text: r.Definition(), Place: r.place})

@@ -98,7 +98,7 @@ type InFlightRule struct {
 	InFlight            // with its defaults, and its refusal compiled
 	SlotKey  *limit.Key // whose slots; nil if all requests share them
 	ShareKey *limit.Key // what makes a client; nil without share
-	MostBody int64      // the longest body, in bytes; 0 means the default, and -1 none
+	MostBody int64      // the longest body, in bytes; below 0 bodies are handed on as they come
 }
 
 // mostBuffered bounds what bodies may take, in bytes.
@@ -139,14 +139,15 @@ func (f *InFlight) Definition() string {
 	return option.Canonical(raw)
 }
 
-// Compile checks it as far as possible without loading matchers. It does not change it.
-func (f *InFlight) Compile() (*InFlightRule, error) {
+// Compile checks it as far as possible without loading matchers, in a config that bounds bodies
+// so. It does not change it.
+func (f *InFlight) Compile(bounds *Buffer) (*InFlightRule, error) {
 	if err := option.CheckName("in_flight", f.Name); err != nil {
 		return nil, err
 	}
 	r := &InFlightRule{InFlight: f.withDefaults()}
 	var wrongBuffer, wrongKey, wrongShare, wrongRank error
-	r.MostBody, wrongBuffer = parseBuffer(f.Buffer)
+	r.MostBody, wrongBuffer = parseBuffer(f.Buffer, bounds)
 	r.SlotKey, wrongKey = compileSlotKey("key", f.Key)
 	r.ShareKey, wrongShare = compileSlotKey("share", f.Share)
 	onlyText := f.Shares() && !slices.ContainsFunc(f.Share, func(k limit.KeySource) bool { return k.Source != "text" })
@@ -188,19 +189,20 @@ func (f *InFlight) Warnings() []string {
 	return warnings
 }
 
-// parseBuffer reads the longest body in bytes: 0 means the default, and -1 none.
-func parseBuffer(word string) (int64, error) {
-	switch word {
-	case "":
-		return 0, nil
-	case option.Off:
+// parseBuffer reads the longest body in bytes, which is below 0 if bodies are handed on.
+func parseBuffer(word string, bounds *Buffer) (int64, error) {
+	request, inAll, err := bounds.Bytes()
+	switch {
+	case err != nil || word == "":
+		return request, err
+	case word == option.Off:
 		return -1, nil
 	}
 	size, err := option.ParseSize(word, mostBuffered)
 	if err != nil {
-		err = fmt.Errorf("%w, or off", err)
+		return 0, fmt.Errorf("%w, or off", err)
 	}
-	return size, err
+	return size, checkBuffer(size, inAll)
 }
 
 // compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It
@@ -238,11 +240,11 @@ func (b *Buffer) Bytes() (request, inAll int64, err error) {
 	if err = cmp.Or(wrong, err); err != nil {
 		return 0, 0, fmt.Errorf("buffer: %w", err)
 	}
-	return request, inAll, CheckBuffer(request, inAll)
+	return request, inAll, checkBuffer(request, inAll)
 }
 
-// CheckBuffer refuses a longest body that one client would never find room for.
-func CheckBuffer(request, inAll int64) error {
+// checkBuffer refuses a longest body that one client would never find room for.
+func checkBuffer(request, inAll int64) error {
 	if request > inAll/2 {
 		return fmt.Errorf("buffer %d MiB is more than one client may hold, which is half of the %d MiB of all: want less, or more in all, as in buffer 64MiB 1GiB in the global options", request>>20, inAll>>20)
 	}

@@ -209,7 +209,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight, glo
 	}
 	l, err := inflight.New(ctx, definition, inflight.Options{
 		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
-		Bodies: e.Control.Bodies, Longest: e.bodies.Request, InAll: e.bodies.Files, Refusals: &e.Control.Refusals, Exiting: exiting,
+		Bodies: e.Control.Bodies, Bounds: e.app.Buffer, Refusals: &e.Control.Refusals, Exiting: exiting,
 		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: &e.lines,
 	})
 	if err != nil {

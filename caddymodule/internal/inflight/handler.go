@@ -236,10 +236,10 @@ func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
 
 // receive receives the body of a request, unless a handler around has, or it has none.
 func (v *visit) receive(w http.ResponseWriter) (err error) {
-	if v.longest >= 0 && !body.None(v.r) {
+	if v.MostBody >= 0 && !body.None(v.r) {
 		defer body.CutOff(v.Exiting, w)()
 		began := time.Now()
-		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.subject.Client(), v.longest)
+		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.subject.Client(), v.MostBody)
 		v.record.Waited += time.Since(began)
 	}
 	return err

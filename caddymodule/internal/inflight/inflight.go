@@ -6,7 +6,6 @@
 package inflight
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -35,8 +34,7 @@ type Options struct {
 	Env       limit.Env
 	AllShadow bool                  // the global options put all there
 	Static    []*staticfile.Matcher // what they exempt
-	Longest   int64                 // of a body, in bytes
-	InAll     int64                 // of all bodies
+	Bounds    *config.Buffer        // of bodies
 	Bodies    *body.Store
 	Keys      func() *signer.Ring
 	Refusals  *supportcode.Ring
@@ -54,11 +52,10 @@ type Limit struct {
 	Sites      int // handlers that have it
 
 	Options
-	exempt  limit.Matchers
-	ranks   ranks
-	limits  gate.Limits
-	longest int64 // of a body, in bytes; below 0 bodies are handed on as they come
-	counts  *counts
+	exempt limit.Matchers
+	ranks  ranks
+	limits gate.Limits
+	counts *counts
 }
 
 // A State holds the slots and the queue of a name, and what is remembered of its clients. All
@@ -79,7 +76,7 @@ func (s *State) Destruct() error { return nil }
 // New makes a definition ready for requests. The caller must call Leave on the limit when its config
 // ends. Its matchers are loaded within the module whose context it is.
 func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, err error) {
-	rule, err := definition.Compile()
+	rule, err := definition.Compile(o.Bounds)
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +92,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	}()
 	l.Shadow = l.Shadow || o.AllShadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
-	l.longest = cmp.Or(rule.MostBody, o.Longest)
-	if err = cmp.Or(config.CheckBuffer(l.longest, o.InAll), l.load(ctx, definition)); err != nil {
+	if err = l.load(ctx, definition); err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
 	l.counts = newCounts(l)

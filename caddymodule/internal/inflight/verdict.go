@@ -257,7 +257,7 @@ func newCounts(l *Limit) *counts {
 	makes(!l.Shadow && !waits, limit.Refused, inFlight)
 	makes(!l.Shadow && waits, limit.Delayed, none)
 	makes(!l.Shadow && waits, limit.Refused, queueFull, timeout)
-	makes(!l.Shadow && l.longest >= 0, limit.Refused, memory, tooLarge, timeout)
+	makes(!l.Shadow && l.MostBody >= 0, limit.Refused, memory, tooLarge, timeout)
 	for _, rank := range ranks {
 		if waits {
 			c.waits[rank] = waitSeconds.WithLabelValues(l.Name, rank.String())
