@@ -178,14 +178,13 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	plans, _ := config.ParsePlans(app.Plan)
 	duplicates := make(config.Duplicates)
 	for _, zone := range zones { // each is compiled, since errors of loading the config have no line
-		name, meant := zone.zone.Name, config.Definition{}
+		name := zone.zone.Name
 		if zone.zone.Reference() {
-			meant, err = defined.Meant("zone", name)
-			err = zone.about(err)
-		} else if err = zone.define(defined, plans); err == nil {
-			meant = defined[name]
+			err = zone.about(defined.CheckMeant("zone", name))
+		} else {
+			err = zone.define(defined, plans)
 		}
-		if err = cmp.Or(err, zone.about(duplicates.Add(name, meant.Text))); err != nil {
+		if err = cmp.Or(err, zone.about(duplicates.Add(name, defined[name].Text))); err != nil {
 			return nil, err
 		}
 		handler.Zone = append(handler.Zone, zone.zone)

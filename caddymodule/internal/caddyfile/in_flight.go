@@ -48,8 +48,7 @@ func ParseInFlight(h httpcaddyfile.Helper) (*config.InFlightHandler, error) {
 	}
 	app, defined := definedIn(h)
 	if r.Reference() {
-		_, err = defined.Meant("in_flight", r.Name)
-		err = r.about(err)
+		err = r.about(defined.CheckMeant("in_flight", r.Name))
 	} else {
 		err = r.define(defined, app.Buffer)
 	}

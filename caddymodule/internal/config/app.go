@@ -147,22 +147,22 @@ func (all Names) Add(name string, d Definition) error {
 	return nil
 }
 
-// Meant returns the definition in the global options that nothing but a name means.
-func (all Names) Meant(kind, name string) (Definition, error) {
+// CheckMeant refuses a name that stands alone, and which the global options don't define.
+func (all Names) CheckMeant(kind, name string) error {
+	if d := all[name]; d.Global && d.Kind == kind {
+		return nil
+	}
 	var known []string
 	for other, d := range all {
 		if d.Global && d.Kind == kind {
 			known = append(known, other)
 		}
 	}
-	if slices.Contains(known, name) {
-		return all[name], nil
-	}
 	slices.Sort(known)
 	if meant := option.Nearest(name, known); meant != "" {
-		return Definition{}, fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, meant)
+		return fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, meant)
 	}
-	return Definition{}, fmt.Errorf("unknown %s %q: none of that name is defined in the global options; define it there, or here, after its name", kind, name)
+	return fmt.Errorf("unknown %s %q: none of that name is defined in the global options; define it there, or here, after its name", kind, name)
 }
 
 // Duplicates are the names of one handler's zones by the rest of their definitions.

@@ -125,8 +125,7 @@ func (e *Engine) ZoneOf(ctx caddy.Context, definition *limit.Zone) (*Zone, error
 	if definition == nil || !definition.Reference() {
 		return e.AddZone(ctx, definition, false)
 	}
-	_, err := e.names.Meant("zone", definition.Name)
-	return e.Zones[definition.Name], err
+	return e.Zones[definition.Name], e.names.CheckMeant("zone", definition.Name)
 }
 
 // InFlightOf returns the concurrency limit for a handler's definition, in the same way.
@@ -134,8 +133,7 @@ func (e *Engine) InFlightOf(ctx caddy.Context, definition *config.InFlight) (*in
 	if !definition.Reference() {
 		return e.AddInFlight(ctx, definition, false)
 	}
-	_, err := e.names.Meant("in_flight", definition.Name)
-	return e.InFlight[definition.Name], err
+	return e.InFlight[definition.Name], e.names.CheckMeant("in_flight", definition.Name)
 }
 
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
