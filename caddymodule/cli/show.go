@@ -173,9 +173,6 @@ func (c *client) showTop(s *wire.Top) {
 	}
 }
 
-// shownSenders is how many lines a zone has in top, for each of the two lists.
-const shownSenders = 10
-
 // showSenders shows first the busiest, then those that are refused most and are not among them.
 func (c *client) showSenders(z *wire.TopZone) {
 	refused := "refused"
@@ -187,7 +184,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 		return
 	}
 	t, shown := newTable("REQUESTS", "REFUSED", "KEY"), make(map[string]bool)
-	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
+	for _, k := range slices.Concat(z.Busiest, z.Denied) {
 		if shown[k.Name] {
 			continue
 		}

@@ -96,7 +96,8 @@ func answerRates(e *engine.Engine) any {
 
 var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddress, "/24": sketch.By24, "/16": sketch.By16}
 
-const mostTop = 20
+// mostTop is how many are the busiest, and how many are refused most.
+const mostTop = 10
 
 // answerTop says who made most requests.
 func answerTop(_ context.Context, e *engine.Engine, _ *input, of *wire.TopQuery) (any, error) {

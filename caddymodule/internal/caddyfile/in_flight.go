@@ -143,14 +143,9 @@ func parseBuffer(a *config.App, d *caddyfile.Dispenser) error {
 	return nil
 }
 
-const rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
-
 // parseRank reads who goes before others.
 func parseRank(h httpcaddyfile.Helper, f *config.InFlight) error {
 	rank := config.Rank{Rank: nextWord(h.Dispenser)}
-	if rank.Rank != config.RankMember && rank.Rank != config.RankCrawler {
-		return h.Errf("unknown rank %q: want rank %s", rank.Rank, rankSyntax)
-	}
 	h.NextArg()
 	switch nextWord(h.Dispenser) {
 	case "issued":
