@@ -56,21 +56,13 @@ func (Inspector) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.throttle_inspector", New: func() caddy.Module { return new(Inspector) }}
 }
 
-// Provision makes sure that the app runs, even without a zone.
+// Provision checks the options together, and makes sure that the app runs, even without a zone.
 func (i *Inspector) Provision(ctx caddy.Context) (err error) {
-	if err = i.check(); err != nil {
-		return err
-	}
-	i.throttle, err = caddymodule.Join(ctx)
-	return err
-}
-
-// check checks the options together.
-func (i *Inspector) check() error {
 	if i.Open && i.AllowChanges {
 		return errors.New("open and allow_changes exclude each other: put basic_auth or another authentication before the page that makes changes")
 	}
-	return nil
+	i.throttle, err = caddymodule.Join(ctx)
+	return err
 }
 
 // user returns the name of the user whom somebody else has authenticated, or "".
@@ -180,13 +172,7 @@ func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
 	fields := map[string]any{"allow_changes": &i.AllowChanges, "open": &i.Open, "user_header": &i.UserHeader}
-	if err := caddymodule.ReadOptions(h.Dispenser, "throttle_inspector", fields, nil); err != nil {
-		return nil, err
-	}
-	if err := i.check(); err != nil {
-		return nil, h.WrapErr(err)
-	}
-	return i, nil
+	return i, caddymodule.ReadOptions(h.Dispenser, "throttle_inspector", fields, nil)
 }
 
 // Interface guards

@@ -487,7 +487,6 @@ func TestMistakes(t *testing.T) {
 	for options, want := range map[string]string{
 		"allow_change":                         `unknown option "allow_change" in throttle_inspector: did you mean allow_changes?`,
 		"allow_changes yes":                    `wrong number of words after allow_changes: it takes no word`,
-		"open\nallow_changes":                  "open and allow_changes exclude each other: put basic_auth or another",
 		"user_header":                          "wrong number of words after user_header: it takes one word",
 		"user_header Remote-User Remote-Email": `wrong number of words after user_header: it takes one word`,
 		"basic_auth {\nalice hash\n}":          `unknown option "basic_auth" in throttle_inspector: want one of allow_changes,`,
