@@ -42,9 +42,9 @@ type Caller interface {
 	// when the next handler has returned, for trailers and for what an error route would send.
 	Answers(status int, header http.Header)
 
-	// Served is called once, when the upstream is done: the next handler has returned, with its
-	// error, or has panicked, or the connection has become a tunnel. What is left of the
-	// response is sent after that.
+	// Served is called when the upstream is done: the connection has become a tunnel, and then the
+	// next handler has returned, with its error, or has panicked. What is left of the response is
+	// sent after that.
 	Served(error)
 
 	// Exit returns a channel, or nil. Once it is closed, calls without a client end.
@@ -60,7 +60,6 @@ type Call struct {
 	response.Writer
 	context detached
 	by      Caller
-	over    bool         // the upstream is done, and the caller knows it
 	request http.Request // that the next handler gets
 
 	written int64
@@ -68,8 +67,7 @@ type Call struct {
 
 	through  bool        // the handler itself writes to the client: streams, tunnels, responses without a body
 	returned bool        // without an error
-	cut      bool        // something could not be sent, for the one that writes to the client:
-	lost     atomic.Bool // nothing can be sent any more, by the sender while it runs, or the handler
+	lost     atomic.Bool // something could not be sent, so nothing is any more
 }
 
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
@@ -89,12 +87,12 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	}
 	defer c.finish()
 	defer func() {
-		c.context.end()
+		c.context.note(&c.context.over)
 		if c.returned && c.Status == 0 {
 			c.by.Answers(http.StatusOK, c.Header())
 		}
 		c.by.Answers(0, c.Header())
-		c.done(err)
+		c.by.Served(err)
 	}()
 	err = next.ServeHTTP(c, &c.request)
 	c.returned = err == nil
@@ -115,22 +113,13 @@ func (b tunnelBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// done notes that the upstream is done.
-func (c *Call) done(err error) {
-	if !c.over {
-		c.over = true
-		c.by.Served(err)
-	}
-}
-
 // conversations are how the types of responses begin that are streams without an end, or halves of
 // conversations.
 var conversations = []string{"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace"}
 
 func isConversation(contentType string) bool {
-	return slices.ContainsFunc(conversations, func(begin string) bool {
-		return len(contentType) >= len(begin) && strings.EqualFold(contentType[:len(begin)], begin)
-	})
+	contentType = strings.ToLower(contentType)
+	return slices.ContainsFunc(conversations, func(begin string) bool { return strings.HasPrefix(contentType, begin) })
 }
 
 // Header implements http.ResponseWriter.
@@ -152,7 +141,7 @@ func (c *Call) WriteHeader(status int) {
 			c.tunnel()
 		case isConversation(response.Single(c.ResponseWriter.Header()["Content-Type"])):
 			c.through = true
-			c.context.streams()
+			c.context.note(&c.context.ends)
 		default:
 			c.through = c.Bodiless()
 		}
@@ -165,8 +154,8 @@ func (c *Call) WriteHeader(status int) {
 // for days.
 func (c *Call) tunnel() {
 	c.through = true
-	c.context.streams()
-	c.done(nil)
+	c.context.note(&c.context.ends)
+	c.by.Served(nil)
 }
 
 // Write implements http.ResponseWriter.
@@ -258,7 +247,7 @@ func (c *Call) finish() {
 			}
 		}
 	}
-	if c.cut && c.returned && c.context.client.Err() == nil {
+	if c.lost.Load() && c.returned && c.context.client.Err() == nil {
 		panic(http.ErrAbortHandler) // HTTP/3 would end a part of the response as if it were all
 	}
 	c.lost.Store(true) // what somebody still writes comes too late
@@ -291,9 +280,8 @@ func (c *Call) flushNow() error {
 
 // lose notes that nothing can be sent any more.
 func (c *Call) lose() {
-	c.cut = true
 	c.lost.Store(true)
-	c.context.leave()
+	c.context.note(&c.context.left)
 }
 
 // Patience is how long a call may go on after its client has left.
@@ -309,11 +297,10 @@ type detached struct {
 
 	own atomic.Pointer[own] // nil before somebody asks
 
-	mu    sync.Mutex
-	left  bool // the client has
-	ends  bool // when it has: there is no end to wait for, or the call around was patient
-	over  bool // the upstream is done
-	alone bool // the call lasts without a client
+	mu   sync.Mutex
+	left bool // the client has, or can be sent nothing any more. Over HTTP/3, it may still be there then.
+	ends bool // when it has: there is no end to wait for, or the call around was patient
+	over bool // the upstream is done
 }
 
 // An own context is the client's without its end.
@@ -351,45 +338,43 @@ func (d *detached) Err() error { return d.watch().Err() }
 
 // watch returns the call's own context, and has the client watched.
 func (d *detached) watch() *own {
+	if own := d.own.Load(); own != nil {
+		return own
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.own.Load() == nil {
-		d.note(func() {
-			if d.own.Load() == nil {
-				o := new(own)
-				o.Context, o.cancel = context.WithCancel(context.WithoutCancel(d.client))
-				o.unwatch = context.AfterFunc(d.client, d.leave)
-				d.own.Store(o)
-			}
-		})
+		o := new(own)
+		o.Context, o.cancel = context.WithCancel(context.WithoutCancel(d.client))
+		o.unwatch = context.AfterFunc(d.client, func() { d.note(&d.left) })
+		d.own.Store(o)
+		d.judge()
 	}
 	return d.own.Load()
 }
 
-// note notes what has happened, and ends the call if nobody can want the response any more.
-func (d *detached) note(what func()) {
+// note notes that something has happened: the client has left, or the upstream is done.
+func (d *detached) note(what *bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	what()
+	if !*what {
+		*what = true
+		d.judge()
+	}
+}
+
+// judge ends the call if nobody can want the response any more. The caller holds the lock.
+func (d *detached) judge() {
 	own := d.own.Load()
 	switch {
 	case own == nil:
 	case d.over || d.left && d.ends:
 		own.unwatch()
 		own.cancel()
-	case d.left && !d.alone:
-		d.alone = true
+	case d.left:
 		go own.linger(d.call.by.Exit())
 	}
 }
-
-// leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
-// may still be there then.
-func (d *detached) leave() { d.note(func() { d.left = true }) }
-
-// streams notes that the response has no end.
-func (d *detached) streams() { d.note(func() { d.ends = true }) }
-
-// end ends the call.
-func (d *detached) end() { d.note(func() { d.over = true }) }
 
 // linger ends the call without a client when its time is over, or the process ends.
 func (o *own) linger(exit <-chan struct{}) {

