@@ -161,8 +161,8 @@ func (v *visit) look() {
 
 // watch counts what would become of a request, and holds it up for nothing.
 func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
-	others, done := v.State.Gate.Watch(v.slot.Key)
-	defer done()
+	others, watched := v.State.Gate.Watch(v.slot.Key)
+	defer watched.Release(false)
 	would := limit.ShadowRefused
 	switch {
 	case others < v.Slots:
@@ -174,7 +174,7 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 	v.hold()
 	defer v.giveUp()
 	if response.MayTunnel(v.r) {
-		done() // a tunnel holds no slot
+		watched.Release(false) // a tunnel holds none
 	}
 	return next.ServeHTTP(w, v.r)
 }

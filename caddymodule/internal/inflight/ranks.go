@@ -54,9 +54,8 @@ func (r *ranks) strip(header http.Header) {
 	}
 }
 
-// A standing is what a client takes turns by, beside its rank.
+// A standing is what a client takes turns by, beside the claim of its slot.
 type standing struct {
-	claim  fairqueue.Claim
 	client pass.Client // what its pass tells; not known if none are sent
 	why    string      // what gives it its rank, for the access log
 	tries  int         // how often it was refused in a row before
@@ -77,7 +76,6 @@ var whys = [...]string{
 // by what makes a client and by their pass. A matcher that fails matches nobody.
 func (v *visit) rank(s *limit.Subject) {
 	ranks, ask, identity := &v.ranks, &v.slot, ""
-	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
 		var now time.Time

@@ -45,7 +45,7 @@ func (r reason) String() string {
 }
 
 // reasonOf is why a request is refused whose wait has ended so.
-var reasonOf = [...]reason{gate.Busy: inFlight, gate.TooLong: timeout, gate.TimedOut: timeout, gate.QueueFull: queueFull, gate.Exiting: queueFull}
+var reasonOf = [...]reason{gate.Busy: inFlight, gate.TooLong: timeout, gate.QueueFull: queueFull, gate.Exiting: queueFull}
 
 // soon is when a client is told to come back where nobody knows when there will be a slot, or
 // room.

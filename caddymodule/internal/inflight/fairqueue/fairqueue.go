@@ -165,7 +165,7 @@ type Claim struct {
 // A Request is one that wants a slot. Its fields must not change while it waits or
 // holds a slot. A Request that was refused may arrive again.
 type Request struct {
-	*Claim // required
+	Claim
 
 	// Owner is the caller's own. The queue does not look at it.
 	Owner any
@@ -209,6 +209,13 @@ const (
 	// from waiting, or only that Queue others do.
 	Crowded
 )
+
+// Watch gives a slot to a request, whether or not one is free, and returns how many were held. It takes
+// no turn, and is released as not served.
+func (q *Queue) Watch(r *Request) (others int) {
+	q.hold(r, 1)
+	return q.running - 1
+}
 
 // SetLimits changes the limits. Requests that wait keep their places. After it the
 // caller calls Next.

@@ -25,7 +25,7 @@ func newQueue(inFlight int) *Queue {
 // come lets a request arrive, and fails unless its outcome is the one wanted.
 func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Request {
 	t.Helper()
-	r := &Request{Claim: &Claim{Rank: rank}}
+	r := &Request{Claim: Claim{Rank: rank}}
 	copy(r.Keys[:], keys)
 	got, _ := q.Arrive(r)
 	check.Assume(t, got == want, "%v with keys %q: got %v, want %v", rank, keys, got, want)
@@ -44,8 +44,8 @@ func wantNext(t *testing.T, q *Queue, want ...*Request) {
 // one with those of a tenth, and returns for how long each of them holds it.
 func slotSeconds() (long, short time.Duration) {
 	q := newQueue(1)
-	send := func(key string) { q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{key}}}) }
-	running := &Request{Claim: &Claim{Rank: First, Keys: [2]string{"long"}}}
+	send := func(key string) { q.Arrive(&Request{Claim: Claim{Rank: First, Keys: [2]string{key}}}) }
+	running := &Request{Claim: Claim{Rank: First, Keys: [2]string{"long"}}}
 	q.Arrive(running)
 	for range 3 {
 		send("long")
@@ -137,7 +137,7 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 		member := func(want Outcome, network netip.Prefix) *Request {
 			t.Helper()
 			n++
-			r := &Request{Claim: &Claim{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}}
+			r := &Request{Claim: Claim{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}}
 			got, _ := q.Arrive(r)
 			check.Assume(t, got == want, "got %v, want %v", got, want)
 			return r

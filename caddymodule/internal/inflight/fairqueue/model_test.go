@@ -387,7 +387,7 @@ func (p *pair) operate(bytes []byte) {
 		}
 		switch {
 		case op < 140:
-			r := &Request{Claim: &Claim{Rank: Rank(a % Ranks), Keys: [2]string{strconv.Itoa(int(b % 16))}}}
+			r := &Request{Claim: Claim{Rank: Rank(a % Ranks), Keys: [2]string{strconv.Itoa(int(b % 16))}}}
 			if b >= 128 {
 				r.Keys[1] = "pass" + strconv.Itoa(int(bytes[3]%8))
 			}

@@ -13,12 +13,12 @@ import (
 func TestAFreeSlotCostsOneAllocation(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		g, l, ctx := new(Gate), Limits{Slots: 5, Share: share}, t.Context()
-		s, ask := new(Slot), Request{Key: "203.0.113.7"}
+		s, ask := new(Slot), Slot{Key: "203.0.113.7"}
 		if share {
-			ask = Request{Claim: &fairqueue.Claim{Keys: [2]string{"203.0.113.7"}}}
+			ask = turn(1, fairqueue.Member, "203.0.113.7")
 		}
 		got := testing.AllocsPerRun(1000, func() {
-			*s = Slot{Request: ask}
+			*s = ask
 			g.Enter(ctx, nil, l, s)
 			s.Release(true)
 		})

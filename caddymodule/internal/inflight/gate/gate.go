@@ -32,20 +32,9 @@ import (
 // all keys. Without Share the first to arrive is the first to be served.
 type Limits = fairqueue.Limits
 
-// A Request is one that wants a slot.
-type Request struct {
-	Key  string // whose slots; "" if all requests share them
-	From Sender // who may not fill the queue
-
-	*fairqueue.Claim // with share: who takes turns. If it is nil, nobody.
-}
-
 // A Sender says which client a request is of, which is asked only if requests wait. All clients of
 // an IPv6 /48 count as one, because anybody has many.
 type Sender interface{ Client() netip.Prefix }
-
-// noClaim is that of requests that take no turns.
-var noClaim = fairqueue.Claim{Rank: fairqueue.First}
 
 // Why says what became of a request.
 type Why uint8
@@ -55,13 +44,11 @@ const (
 	Admitted Why = iota
 	// Busy means that no slot was free and the request may not wait.
 	Busy
-	// TooLong means that the request would have to wait longer than it may.
+	// TooLong means that no slot came free in time, or that none would.
 	TooLong
 	// QueueFull means that no place was free, that the client holds as many as it may, or that
 	// the request lost its place to another one.
 	QueueFull
-	// TimedOut means that no slot came free in time.
-	TimedOut
 	// Exiting means that the process is about to end.
 	Exiting
 	// Left means that the client left, which is no refusal.
@@ -82,18 +69,18 @@ type Gate struct {
 	all     fairqueue.Common            // of all keys. Only requests with share count in the mean.
 	clients map[netip.Prefix][]*Slot    // who waits, in the order of arrival
 	places  uint64                      // how many were ever taken
-	watched map[string]int              // requests in shadow, by key
 }
 
-// A Slot is the right of one request to have the upstream work on it. Its Request is set before
+// A Slot is the right of one request to have the upstream work on it. What is exported is set before
 // [Gate.Enter], and it is not copied after that.
 type Slot struct {
-	Request
+	Key               string // whose slots; "" if all requests share them
+	From              Sender // who may not fill the queue
+	fairqueue.Request        // of which the gate sets all but the Claim: who takes turns, with share
 
 	gate  *Gate
 	queue *fairqueue.Queue // while it waits for a slot or holds one
-	turn  fairqueue.Request
-	since time.Time // it is held; with share
+	since time.Time        // it is held; with share
 
 	// While it waits:
 	client netip.Prefix
@@ -106,9 +93,9 @@ type Slot struct {
 // was given must be released. Exiting is closed when the process is about to end: from then on
 // nobody waits.
 func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *Slot) (result Result) {
-	s.gate, s.turn.Owner, s.turn.Claim = g, s, &noClaim
-	if l.Share {
-		s.turn.Claim = cmp.Or(s.Claim, &noClaim)
+	s.gate, s.Owner = g, s
+	if !l.Share {
+		s.Claim = fairqueue.Claim{Rank: fairqueue.First}
 	}
 	switch g.arrive(s, l) {
 	case fairqueue.Served:
@@ -135,7 +122,7 @@ func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.D
 	select {
 	case <-s.done:
 	case <-time.After(longest):
-		r.Why = TimedOut
+		r.Why = TooLong
 	case <-ctx.Done():
 		r.Why = Left
 	case <-exiting:
@@ -156,9 +143,9 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	}
 	if len(g.clients) > 0 {
 		s.client = s.network()
-		s.turn.Crowded = g.crowded(s.client, l)
+		s.Crowded = g.crowded(s.client, l)
 	}
-	becomes, displaced := q.Arrive(&s.turn)
+	becomes, displaced := q.Arrive(&s.Request)
 	var last *Slot
 	switch {
 	case g.all.Waiting > l.Queue: // it is shorter than before
@@ -169,8 +156,8 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	}
 	if last != nil {
 		g.leave(last, QueueFull)
-		s.turn.Crowded = false
-		becomes, displaced = q.Arrive(&s.turn)
+		s.Crowded = false
+		becomes, displaced = q.Arrive(&s.Request)
 	}
 	if displaced != nil {
 		g.end(displaced.Owner.(*Slot), QueueFull)
@@ -199,10 +186,9 @@ func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
 
 // lastOf returns the request of the same client that goes last, if that is after this one, or nil.
 func (g *Gate) lastOf(s *Slot) (last *Slot) {
-	turn := &s.turn
 	for _, o := range g.clients[s.client] {
-		if turn.Before(&o.turn) {
-			last, turn = o, &o.turn
+		if cmp.Or(last, s).Before(&o.Request) {
+			last = o
 		}
 	}
 	return last
@@ -248,7 +234,7 @@ func (g *Gate) end(s *Slot, why Why) {
 
 // leave lets a request give its place up. Its key keeps those that it waited for.
 func (g *Gate) leave(s *Slot, why Why) {
-	s.queue.Leave(&s.turn)
+	s.queue.Leave(&s.Request)
 	g.end(s, why)
 }
 
@@ -285,7 +271,7 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 	if !served {
 		counts = 0
 	}
-	q.Release(&s.turn, counts)
+	q.Release(&s.Request, counts)
 	g.advance(s.Key, q)
 	return held
 }
@@ -329,28 +315,22 @@ func (g *Gate) advance(key string, q *fairqueue.Queue) {
 	}
 }
 
-// Watch counts a request in shadow until done is called. It returns how many others of its key are
-// in flight there.
-func (g *Gate) Watch(key string) (others int, done func()) {
+// watchedKey begins the keys of requests in shadow. Others never begin so, because a leading @ is escaped.
+const watchedKey = "@shadow/"
+
+// Watch gives a request in shadow a slot that is released as not served, and returns how many others of
+// its key have one. They are apart from those of enforced requests, since slow clients keep them longer.
+func (g *Gate) Watch(key string) (others int, s *Slot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.watched == nil {
-		g.watched = make(map[string]int)
-	}
-	others = g.watched[key]
-	g.watched[key]++
-	return others, sync.OnceFunc(func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.watched[key]--; g.watched[key] == 0 {
-			delete(g.watched, key)
-		}
-	})
+	s = &Slot{Key: watchedKey + key, gate: g}
+	s.queue = g.queue(s.Key)
+	return s.queue.Watch(&s.Request), s
 }
 
 // A Load is what a gate has to do.
 type Load struct {
-	Running int                  // requests that hold a slot, and all that are in flight in shadow
+	Running int                  // requests that hold a slot, or are in flight in shadow
 	Queued  int                  // requests that wait,
 	Waiting [fairqueue.Ranks]int // by rank
 	Mean    time.Duration        // for which a slot is held; with share
@@ -361,12 +341,9 @@ func (g *Gate) Load() (l Load) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.Running, l.Queued, l.Mean = g.all.Running, g.all.Waiting, g.all.Mean.Duration()
-	for _, n := range g.watched {
-		l.Running += n
-	}
 	for _, waiting := range g.clients {
 		for _, s := range waiting {
-			l.Waiting[s.turn.Rank]++
+			l.Waiting[s.Rank]++
 		}
 	}
 	return l

@@ -15,7 +15,7 @@ import (
 
 // String returns the name of the constant in lower case.
 func (w Why) String() string {
-	return [...]string{"admitted", "busy", "too long", "queue full", "timed out", "exiting", "left"}[w]
+	return [...]string{"admitted", "busy", "too long", "queue full", "exiting", "left"}[w]
 }
 
 // A sender is the prefix of a client.
@@ -29,8 +29,10 @@ func from(n int) sender {
 }
 
 // turn returns a request of a client that takes turns by a key.
-func turn(n int, rank fairqueue.Rank, key string) Request {
-	return Request{From: from(n), Claim: &fairqueue.Claim{Rank: rank, Keys: [2]string{key}}}
+func turn(n int, rank fairqueue.Rank, key string) Slot {
+	s := Slot{From: from(n)}
+	s.Claim = fairqueue.Claim{Rank: rank, Keys: [2]string{key}}
+	return s
 }
 
 // A visit is a request in a test: admitted, served for some time, released.
@@ -44,15 +46,15 @@ type visit struct {
 }
 
 // come sends a request that is served for so long, and returns when it waits or is over.
-func come(g *Gate, l Limits, service time.Duration, r Request) *visit {
+func come(g *Gate, l Limits, service time.Duration, s Slot) *visit {
 	ctx, leave := context.WithCancel(context.Background())
 	v := &visit{leave: leave}
 	began := time.Now()
 	go func() {
-		if r.From == nil {
-			r.From = sender{}
+		if s.From == nil {
+			s.From = sender{}
 		}
-		v.slot = &Slot{Request: r}
+		v.slot = &s
 		v.result = g.Enter(ctx, nil, l, v.slot)
 		v.after = time.Since(began)
 		v.over.Store(true)
@@ -66,9 +68,9 @@ func come(g *Gate, l Limits, service time.Duration, r Request) *visit {
 }
 
 // several are n requests in one instant.
-func several(n int, g *Gate, l Limits, service time.Duration, r Request) (visits []*visit) {
+func several(n int, g *Gate, l Limits, service time.Duration, s Slot) (visits []*visit) {
 	for range n {
-		visits = append(visits, come(g, l, service, r))
+		visits = append(visits, come(g, l, service, s))
 	}
 	return visits
 }
@@ -148,8 +150,8 @@ func wantEmpty(t *testing.T, g *Gate) {
 	t.Helper()
 	wantSums(t, g)
 	waiting, served, keys := g.counts()
-	if waiting+served+keys+len(g.clients)+len(g.watched) > 0 || len(g.keys) > 1 || len(g.keys) == 1 && g.keys[""] == nil {
-		t.Errorf("got %d waiting, %d served, %d and %d keys, %v, %v, want none", waiting, served, len(g.keys), keys, g.clients, g.watched)
+	if waiting+served+keys+len(g.clients) > 0 || len(g.keys) > 1 || len(g.keys) == 1 && g.keys[""] == nil {
+		t.Errorf("got %d waiting, %d served, %d and %d keys, %v, want none", waiting, served, len(g.keys), keys, g.clients)
 	}
 }
 
@@ -223,7 +225,7 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 			l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
 			var first Slot
 			g.Enter(t.Context(), nil, l, &first)
-			next := come(g, l, time.Hour, Request{})
+			next := come(g, l, time.Hour, Slot{})
 			pass(time.Second)
 			next.leave()
 			first.Release(true)
@@ -238,16 +240,15 @@ func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
 		exiting, results := make(chan struct{}), make(chan Result, 3)
 		l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
-		enter := func(r Request) {
-			s := &Slot{Request: r}
-			result := g.Enter(t.Context(), exiting, l, s)
+		enter := func(s Slot) {
+			result := g.Enter(t.Context(), exiting, l, &s)
 			if results <- result; result.Why == Admitted {
 				time.Sleep(10 * time.Second)
 				s.Release(true)
 			}
 		}
-		for _, r := range []Request{turn(1, fairqueue.First, "a"), turn(2, fairqueue.First, "b")} {
-			go enter(r)
+		for _, s := range []Slot{turn(1, fairqueue.First, "a"), turn(2, fairqueue.First, "b")} {
+			go enter(s)
 			synctest.Wait()
 		}
 		close(exiting)
@@ -264,21 +265,21 @@ func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
 func TestLimitsComeWithEachRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
 		old, now := Limits{Slots: 3, Wait: time.Hour, Queue: 10}, Limits{Slots: 1}
-		visits := append(several(4, g, old, 10*time.Second, Request{}), come(g, now, 10*time.Second, Request{}))
+		visits := append(several(4, g, old, 10*time.Second, Slot{}), come(g, now, 10*time.Second, Slot{}))
 		pass(9 * time.Second)
-		visits = append(visits, come(g, now, 10*time.Second, Request{}))
+		visits = append(visits, come(g, now, 10*time.Second, Slot{}))
 		pass(time.Second) // the three have ended, and the fourth is served
-		visits = append(visits, come(g, now, 10*time.Second, Request{}))
+		visits = append(visits, come(g, now, 10*time.Second, Slot{}))
 		pass(10 * time.Second)
-		visits = append(visits, several(2, g, now, 10*time.Second, Request{})...)
+		visits = append(visits, several(2, g, now, 10*time.Second, Slot{})...)
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 0, 0, 10, -1, -1, -1, 0, -1)
 	})
 	inBubble(t, func(t *testing.T, g *Gate) { // more slots go to those who wait first
 		one, two := Limits{Slots: 1, Wait: time.Hour, Queue: 10}, Limits{Slots: 2, Wait: time.Hour, Queue: 10}
-		visits := []*visit{come(g, one, 50*time.Minute, Request{}), come(g, one, time.Minute, Request{}), come(g, one, 0, Request{})}
+		visits := []*visit{come(g, one, 50*time.Minute, Slot{}), come(g, one, time.Minute, Slot{}), come(g, one, 0, Slot{})}
 		pass(time.Second)
-		visits = append(visits, come(g, two, 0, Request{}))
+		visits = append(visits, come(g, two, 0, Slot{}))
 		pass(time.Hour)
 		wantWaits(t, visits, 0, 1, 61, 60)
 	})
@@ -310,9 +311,9 @@ func TestNobodyLosesItsPlaceInAShorterQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
 		l := Limits{Slots: 1, Wait: time.Hour, Queue: 8}
 		hold(g, l, "")
-		visits := several(4, g, l, 0, Request{From: from(1)})
+		visits := several(4, g, l, 0, Slot{From: from(1)})
 		l.Queue = 3
-		late := come(g, l, 0, Request{From: from(2)})
+		late := come(g, l, 0, Slot{From: from(2)})
 		check.That(t, late.result.Why == QueueFull && places(visits) == 4, "got %v and %d places, want it refused and four", late.result.Why, places(visits))
 	})
 }
@@ -321,8 +322,8 @@ func TestNobodyLosesItsPlaceInAShorterQueue(t *testing.T) {
 func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
 		l := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: true}
-		s := &Slot{Request: turn(1, fairqueue.First, "a")}
-		g.Enter(t.Context(), nil, l, s)
+		s := turn(1, fairqueue.First, "a")
+		g.Enter(t.Context(), nil, l, &s)
 		visits := []*visit{come(g, l, time.Second, turn(2, fairqueue.First, "b")), come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
 		pass(time.Minute)
 		held := s.Release(false)
@@ -335,19 +336,19 @@ func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 
 func TestWatchCountsOnArrival(t *testing.T) {
 	g := new(Gate)
-	var over []func()
+	var over []*Slot
 	for i, test := range []struct {
 		key  string
 		want int
 	}{{"k", 0}, {"k", 1}, {"k", 2}, {"another", 0}} {
-		got, done := g.Watch(test.key)
-		check.Equal(t, got, test.want, "request %d: others", i)
-		over = append(over, done, done)
+		others, s := g.Watch(test.key)
+		check.Equal(t, others, test.want, "request %d: others", i)
+		over = append(over, s, s)
 	}
 	got := g.Load()
 	check.That(t, got.Running == 4 && got.Queued == 0, "got %+v, want four in flight", got)
-	for _, done := range over {
-		done()
+	for _, s := range over {
+		s.Release(false)
 	}
 	wantEmpty(t, g)
 }

@@ -17,7 +17,7 @@ import (
 
 // A swarmed request is one of a swarm.
 type swarmed struct {
-	Request
+	Slot
 	at, service time.Duration
 	leaves      time.Duration // after its arrival, if it waits; 0: never
 }
@@ -83,7 +83,7 @@ func byTurns(l Limits, all []swarmed) []Result {
 						}
 					})
 				}
-				if leave(l.Wait, TimedOut); s.leaves > 0 {
+				if leave(l.Wait, TooLong); s.leaves > 0 {
 					leave(s.leaves, Left)
 				}
 			case fairqueue.TooLong:
@@ -153,7 +153,7 @@ func byArrival(l Limits, all []swarmed) []Result {
 			}
 			if fates[i].Why == Admitted {
 				waiting = append(waiting, i)
-				plan.then(now+l.Wait, func(now time.Duration) { end(i, TimedOut, now) })
+				plan.then(now+l.Wait, func(now time.Duration) { end(i, TooLong, now) })
 				if s.leaves > 0 {
 					plan.then(now+s.leaves, func(now time.Duration) { end(i, Left, now) })
 				}
@@ -177,8 +177,8 @@ func byGate(t *testing.T, l Limits, all []swarmed) []Result {
 			}
 			go func() {
 				defer leave()
-				slot := &Slot{Request: s.Request}
-				if fates[i] = g.Enter(ctx, nil, l, slot); fates[i].Why == Admitted {
+				slot := s.Slot
+				if fates[i] = g.Enter(ctx, nil, l, &slot); fates[i].Why == Admitted {
 					time.Sleep(s.service)
 					slot.Release(true)
 				}
@@ -197,7 +197,7 @@ func swarm(random *rand.Rand, n, keys, clients int) (all []swarmed) {
 	var at time.Duration
 	for i := range n {
 		at += upTo(100 * time.Millisecond)
-		r := swarmed{at: at, service: upTo(1500 * time.Millisecond), Request: Request{Claim: new(fairqueue.Claim)}}
+		r := swarmed{at: at, service: upTo(1500 * time.Millisecond)}
 		if r.Key = fmt.Sprint(random.IntN(keys)); random.IntN(6) == 0 {
 			r.leaves = upTo(2 * time.Second)
 		}
@@ -237,7 +237,7 @@ func TestTheGateDoesToASwarmWhatTheLawSays(t *testing.T) {
 			all[i].From = from(i)
 		}
 		return Limits{Slots: 5, Wait: 2500 * time.Millisecond, Queue: 20, Share: true}, all
-	}, Admitted, TimedOut, TooLong, QueueFull, Left)
+	}, Admitted, TooLong, QueueFull, Left)
 }
 
 func TestPlacesAreGivenAsTheLawSays(t *testing.T) {
@@ -247,5 +247,5 @@ func TestPlacesAreGivenAsTheLawSays(t *testing.T) {
 			l.Wait = time.Duration(1 + random.Int64N(5e9))
 		}
 		return l, swarm(random, 300, 1+random.IntN(3), 1+random.IntN(20))
-	}, Admitted, Busy, QueueFull, TimedOut, Left)
+	}, Admitted, Busy, QueueFull, TooLong, Left)
 }

@@ -12,9 +12,9 @@ import (
 
 // hold takes the slot of a key until the end of the test.
 func hold(g *Gate, l Limits, key string) {
-	r := turn(1<<20, fairqueue.First, "holder")
-	r.Key = key
-	come(g, l, 2*time.Hour, r)
+	s := turn(1<<20, fairqueue.First, "holder")
+	s.Key = key
+	come(g, l, 2*time.Hour, s)
 }
 
 // Many providers give each customer 256 networks of IPv6, each of which is a client.
@@ -25,7 +25,9 @@ func TestTheClientsOfOneNetworkKeepNobodyOut(t *testing.T) {
 			hold(g, l, "")
 			for i := range 256 {
 				client := sender(netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0x20, 7: byte(i)}), 64))
-				come(g, l, 0, Request{From: client, Claim: &fairqueue.Claim{Rank: fairqueue.First, Keys: [2]string{fmt.Sprint(i)}}})
+				s := turn(i, fairqueue.First, fmt.Sprint(i))
+				s.From = client
+				come(g, l, 0, s)
 			}
 			office := several(10, g, l, 0, turn(1, fairqueue.First, "office"))
 			check.Equal(t, places(office), 10, "share %v: places of an office beside 256 clients", share)

@@ -36,11 +36,10 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 				ctx, leave := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(8000))*time.Microsecond)
 				defer leave()
 				n := random.IntN(8)
-				l, r := limits(random), turn(n%5, fairqueue.Rank(random.IntN(fairqueue.Ranks)), fmt.Sprint(n))
+				l, s := limits(random), turn(n%5, fairqueue.Rank(random.IntN(fairqueue.Ranks)), fmt.Sprint(n))
 				key := random.IntN(keys)
-				r.Key = fmt.Sprint(key)
-				s := &Slot{Request: r}
-				result := g.Enter(ctx, nil, l, s)
+				s.Key = fmt.Sprint(key)
+				result := g.Enter(ctx, nil, l, &s)
 				defer s.Release(random.IntN(2) == 0)
 				if ended[result.Why].Add(1); result.Why != Admitted {
 					return
@@ -79,7 +78,7 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 			all.Wait()
 		})
 	}
-	for _, why := range []Why{Admitted, Busy, TooLong, QueueFull, TimedOut, Left} {
+	for _, why := range []Why{Admitted, Busy, TooLong, QueueFull, Left} {
 		n := ended[why].Load()
 		check.That(t, n >= 50, "got %v only %d times, want more to test", why, n)
 	}
