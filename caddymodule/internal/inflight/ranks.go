@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -83,8 +84,8 @@ func (v *visit) rank(s *limit.Subject) {
 			now = time.Now()
 		}
 		v.client = ranks.pass.Client(s.Request, limit.Host(s), now)
-		ask.Rank, v.tries, v.why = v.client.Rank(), v.client.Tries(now), whys[v.client.State()]
-		if id := v.client.Key(); v.client.Member() {
+		ask.Rank, v.tries, v.why = v.client.Rank(), v.client.Tries(now), whys[v.client.State]
+		if id := v.client.Key(); v.client.Member {
 			identity = memberKey + id
 		} else if id != "" {
 			identity = passKey + id
@@ -99,7 +100,7 @@ func (v *visit) rank(s *limit.Subject) {
 	}
 	if ask.Rank == fairqueue.Member {
 		ask.Network = pass.NetworkOf(s.Address())
-		if v.client.Member() {
+		if v.client.Member {
 			ask.Keys[0] = identity
 			return
 		}
@@ -107,29 +108,36 @@ func (v *visit) rank(s *limit.Subject) {
 	ask.Keys = [2]string{v.ShareKey.Name(s), identity}
 }
 
-// comesBack returns after how long a client is told to come back that has lost its turn: one that
-// was refused several times later each time. Waits of members never double.
-func (v *visit) comesBack() time.Duration {
-	tries := v.tries
-	if v.slot.Rank == fairqueue.Member || v.client.Member() {
-		tries = 0
+// busy says when a client is to come back that has lost its turn: one that was refused several times
+// later each time, but for members. It returns what it gets beside the refusal: a page that reloads by
+// itself, for so many times, and a pass.
+func (v *visit) busy(now time.Time) *refusal.Busy {
+	// A browser that keeps no pass, or gets none, is followed: when it was told to it comes again, and was
+	// refused as often. Of several that are alike, one is followed, and no others.
+	alone, followed := pass.ID{}, v.client.State <= pass.Expired
+	if followed {
+		alone = pass.IDOf(v.slot.Keys[0], v.r.UserAgent(), v.r.Host, v.r.RequestURI)
+		last, _ := v.State.passes.Alone.Get(alone, now)
+		if followed = !now.Add(-v.Waited).Before(last.NotBefore); followed {
+			v.tries = last.Tries
+		}
 	}
-	return pass.RetryAfter(tries, rand.Float64())
-}
-
-// alone returns by what a browser is followed that keeps no pass, or gets none: when it was told to it
-// comes again, and was refused as often. Of several that are alike, one is followed, and no others.
-func (v *visit) alone(now time.Time) (id pass.ID, followed bool) {
-	if v.client.State() > pass.Expired {
-		return id, false
+	doubled := v.tries
+	if v.slot.Rank == fairqueue.Member || v.client.Member {
+		doubled = 0
 	}
-	id = pass.IDOf(v.slot.Keys[0], v.r.UserAgent(), v.r.Host, v.r.RequestURI)
-	last, _ := v.State.passes.Alone.Get(id, now)
-	if now.Add(-v.Waited).Before(last.NotBefore) {
-		return id, false
+	v.after = pass.RetryAfter(doubled, rand.Float64())
+	addr := v.subject.Client().Addr()
+	return &refusal.Busy{
+		Reload: v.tries < pass.Reloads,
+		Pass: func(header http.Header) {
+			v.counts.passed(v.client.Refused(header, now, v.after, addr))
+			if back := now.Add(v.after); followed {
+				v.State.passes.Alone.Put(alone, pass.Move{NotBefore: back, Tries: v.tries + 1, Network: pass.NetworkOf(addr)}, back.Add(pass.Forgotten), now)
+			}
+		},
+		NoPass: func() { v.counts.passed(v.client.RefusedApart(now, v.after, addr)) },
 	}
-	v.tries = last.Tries
-	return id, true
 }
 
 // A memberPlace is that of an account among the members of a network.

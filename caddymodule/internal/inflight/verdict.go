@@ -69,10 +69,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	case why == memory:
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():
-		now := time.Now()
-		alone, followed := v.alone(now)
-		v.after = v.comesBack()
-		f.Busy = v.busy(now, alone, followed)
+		f.Busy = v.busy(time.Now())
 	default:
 		v.after = soon
 	}
@@ -94,24 +91,6 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		v.keep() // an error route may read the body
 	}
 	return err
-}
-
-// busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by
-// itself, for so many times, and a pass that says when it may come back.
-func (v *visit) busy(now time.Time, alone pass.ID, followed bool) *refusal.Busy {
-	addr, gets := v.subject.Client().Addr(), v.client.Known()
-	b := &refusal.Busy{Reload: v.tries < pass.Reloads, Pass: func(header http.Header) {
-		if gets {
-			v.counts.passed(v.client.Refused(header, now, v.after, addr))
-		}
-		if back := now.Add(v.after); followed {
-			v.State.passes.Alone.Put(alone, pass.Move{NotBefore: back, Tries: v.tries + 1, Network: pass.NetworkOf(addr)}, back.Add(pass.Forgotten), now)
-		}
-	}}
-	if gets {
-		b.NoPass = func() { v.counts.passed(v.client.RefusedApart(now, v.after, addr)) }
-	}
-	return b
 }
 
 // key returns what the request was judged by: whose slots it wanted, or who takes turns.
@@ -290,7 +269,7 @@ func (c *counts) decided(v *visit) {
 	rank := fairqueue.Rank(unranked)
 	if v.Shares() {
 		rank = v.slot.Rank
-		if counter := c.states[v.client.State()]; counter != nil {
+		if counter := c.states[v.client.State]; counter != nil {
 			counter.Inc()
 		}
 	}

@@ -3,7 +3,6 @@ package pass
 import (
 	"cmp"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
 	"net/netip"
@@ -43,7 +42,7 @@ const mostCookies = 200
 // An Issuer issues the passes of one in_flight, and recognizes them.
 type Issuer struct {
 	Name string
-	Keys *signer.Ring // if nil, the zone reads and sends no passes
+	Keys *signer.Ring
 
 	// Issued are patterns, as path.Match takes them, for the cookies that the upstream
 	// gives to clients whom it has logged in.
@@ -72,29 +71,26 @@ type Told struct {
 // LearnsMembers reports whether the upstream tells the zone who is a member.
 func (z *Issuer) LearnsMembers() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
 
-// A Client is the client of one request, as far as its pass tells.
+// A Client is the client of one request, as far as its pass tells. The zero Client has none, and gets
+// none.
 type Client struct {
+	State  State // what the pass is worth
+	Member bool  // it holds the cookie that the pass is bound to. It may have come too early.
+
 	zone    *Issuer
 	host    string
 	secure  bool
-	state   State
 	pass    Pass
-	member  bool     // it holds the cookie that the pass is bound to
 	cookies []string // headers of the request
 }
-
-// Known reports whether the zone reads and sends passes. The zero Client is not known.
-func (c *Client) Known() bool { return c.zone != nil }
 
 // Client returns what the pass of a request says. The host is in lower case and without
 // port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
 func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
-	c := Client{zone: z, host: host, cookies: r.Header["Cookie"]}
-	if host == "" || z.Keys == nil {
-		c.zone = nil
-		return c
+	if host == "" {
+		return Client{}
 	}
-	c.secure = cookie.Secure(r)
+	c := Client{zone: z, host: host, secure: cookie.Secure(r), cookies: r.Header["Cookie"]}
 	if c.secure {
 		c.read(now)
 	}
@@ -114,16 +110,16 @@ func (c *Client) read(now time.Time) {
 	}
 	genuine := false
 	if c.pass, genuine = open(c.zone.Keys, response.Single(tokens), c.host, c.zone.Name); !genuine {
-		c.state = Invalid
+		c.State = Invalid
 		return
 	}
 	c.zone.Memory.refresh(&c.pass, now)
-	c.state = c.pass.state(now)
-	if c.state >= Early && c.zone.LearnsMembers() {
-		c.member = c.boundTo() != ""
+	c.State = c.pass.state(now)
+	if c.State >= Early && c.zone.LearnsMembers() {
+		c.Member = c.boundTo() != ""
 	}
-	if c.state == Valid && !c.member && c.pass.Binding != (Binding{}) {
-		c.state = Unbound
+	if c.State == Valid && !c.Member && c.pass.Binding != (Binding{}) {
+		c.State = Unbound
 	}
 }
 
@@ -144,33 +140,26 @@ func (c *Client) boundTo() string {
 	return ""
 }
 
-// State returns what the pass of the request is worth.
-func (c *Client) State() State { return c.state }
-
 // Rank returns the rank that the pass gives. A pass that is void gives none, which is
 // that of clients who come for the first time. A member who comes too early is one who returns.
 func (c *Client) Rank() fairqueue.Rank {
 	switch {
-	case c.member && c.state == Valid:
+	case c.Member && c.State == Valid:
 		return fairqueue.Member
-	case c.member || c.state >= Unbound:
+	case c.Member || c.State >= Unbound:
 		return fairqueue.Returned
 	}
 	return fairqueue.First
 }
 
-// Member reports whether the client is a member, who may have come too early.
-func (c *Client) Member() bool { return c.member }
-
 // Key returns what the client takes turns by, or "" if it has neither a valid pass nor
 // that of a member. Copies of a pass have one key, and so have all logins to an account.
 // It is a digest, which may be shown.
 func (c *Client) Key() string {
-	if c.state < Unbound && !c.member {
+	if c.State < Unbound && !c.Member {
 		return ""
 	}
-	sum := sha256.Sum256(c.pass.ID[:])
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(c.pass.ID[:])
 }
 
 // Tries returns how often the client was refused in a row before this request.
@@ -192,13 +181,12 @@ const (
 	Joined        // the pass of a member
 	Renewed       // the pass of a member is bound to a newer cookie
 	Limited       // too many members of the client's network: the pass is not a member's
-	Dropped       // the upstream has deleted the cookie that the pass was bound to
 	Events        // how many there are
 )
 
 // String returns the name of the event in lower case.
 func (e Event) String() string {
-	return [Events]string{"", "issued", "moved", "member", "renewed", "limited", "dropped"}[e]
+	return [Events]string{"", "issued", "moved", "member", "renewed", "limited"}[e]
 }
 
 // Refused adds the client's pass to a refusal that tells it to come back after a while.
@@ -225,7 +213,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 // a valid pass is remembered as moved, or else a robot that pretends to ask for images
 // would never be told to wait. Those of members are not.
 func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Addr) Event {
-	if c.state < Unbound || c.member {
+	if c.State < Unbound || c.Member {
 		return None
 	}
 	p := c.pass
@@ -261,17 +249,17 @@ const (
 )
 
 // Answered looks for what the upstream says of the user, and adds the pass of a member
-// to the response, or drops it. It must see the headers that clients do not. If the
+// to the response. It must see the headers that clients do not. If the
 // client becomes a member, join is asked whether there is room for the account in its
 // network.
 func (c *Client) Answered(status int, header http.Header, now time.Time, join func(account ID) bool) Event {
-	if !c.Known() || status < 200 || status == http.StatusNotModified {
+	if c.zone == nil || status < 200 || status == http.StatusNotModified {
 		return None
 	}
 	id, binding, named := c.named(status, header, now)
 	switch {
 	case !named:
-		return c.dropped(header, now)
+		return None
 	case !c.secure:
 		c.zone.Insecure()
 		return None
@@ -281,7 +269,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 		switch young := now.Sub(c.pass.Issued) < renewal; {
 		case c.pass.Binding == Binding{} && young:
 			return None // it was not let in lately
-		case c.pass.Binding == binding && young && c.state >= Unbound:
+		case c.pass.Binding == binding && young && c.State >= Unbound:
 			return None
 		case c.pass.Binding != Binding{}:
 			event = Renewed
@@ -356,15 +344,4 @@ func (c *Client) session(pattern string, lines []string, now time.Time) (Binding
 		}
 	}
 	return Binding{}, false
-}
-
-// dropped deletes the pass of a member if the response deletes the cookie that it is bound to.
-func (c *Client) dropped(header http.Header, now time.Time) Event {
-	for set := range cookie.SetBy(header["Set-Cookie"], now) {
-		if !set.Kept && set.Name != "" && set.Name == c.boundTo() {
-			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -time.Second))
-			return Dropped
-		}
-	}
-	return None
 }
