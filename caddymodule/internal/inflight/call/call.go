@@ -65,9 +65,8 @@ type Call struct {
 	written int64
 	sender  *sender // nil before something had to wait
 
-	through  bool        // the handler itself writes to the client: streams, tunnels, responses without a body
-	returned bool        // without an error
-	lost     atomic.Bool // something could not be sent, so nothing is any more
+	through bool        // the handler itself writes to the client: streams, tunnels, responses without a body
+	lost    atomic.Bool // something could not be sent, so nothing is any more
 }
 
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
@@ -85,17 +84,18 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	if r.Method == http.MethodConnect {
 		c.request.Body = tunnelBody{r.Body, c}
 	}
-	defer c.finish()
+	returned := false // without an error
 	defer func() {
 		c.context.note(&c.context.over)
-		if c.returned && c.Status == 0 {
+		if returned && c.Status == 0 {
 			c.by.Answers(http.StatusOK, c.Header())
 		}
 		c.by.Answers(0, c.Header())
 		c.by.Served(err)
+		c.finish(returned)
 	}()
 	err = next.ServeHTTP(c, &c.request)
-	c.returned = err == nil
+	returned = err == nil
 	return err
 }
 
@@ -235,8 +235,8 @@ func (c *Call) catchUp() {
 	}
 }
 
-// finish sends what is left of the response.
-func (c *Call) finish() {
+// finish sends what is left of the response. The handler has returned without an error, or not.
+func (c *Call) finish(returned bool) {
 	if c.sender != nil {
 		defer c.sender.close()
 		c.sender.catchUp()
@@ -247,7 +247,7 @@ func (c *Call) finish() {
 			}
 		}
 	}
-	if c.lost.Load() && c.returned && c.context.client.Err() == nil {
+	if c.lost.Load() && returned && c.context.client.Err() == nil {
 		panic(http.ErrAbortHandler) // HTTP/3 would end a part of the response as if it were all
 	}
 	c.lost.Store(true) // what somebody still writes comes too late
@@ -395,8 +395,7 @@ const (
 	mostAtOnce = 32 << 10
 )
 
-// A sender sends what the handler has written: in a goroutine while there is something to send,
-// and at the end in the handler's.
+// A sender sends what the handler has written, in a goroutine while there is something to send.
 type sender struct {
 	call *Call
 	// The header of the response is the sender's, and the handler has a copy.
@@ -450,7 +449,7 @@ func (s *sender) start() {
 	}
 }
 
-// run sends in a goroutine. A panic goes on in that of the handler.
+// run sends what is there, in a goroutine. A panic goes on in that of the handler.
 func (s *sender) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -459,13 +458,6 @@ func (s *sender) run() {
 			s.panicked = panicked
 			s.call.lost.Store(true)
 		}
-	}()
-	s.send()
-}
-
-// send sends what is there. The caller holds the lock.
-func (s *sender) send() {
-	defer func() {
 		if s.running = false; s.call.lost.Load() {
 			s.spool.Close()
 		}
@@ -497,8 +489,7 @@ func (s *sender) unlocked(do func()) {
 	do()
 }
 
-// catchUp sends all that is there, and returns when nobody else sends. It panics as the
-// goroutine has.
+// catchUp returns when all that was there has been sent. It panics as the goroutine has.
 func (s *sender) catchUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -509,8 +500,6 @@ func (s *sender) catchUp() {
 		s.panicked = nil
 		panic(panicked)
 	}
-	s.running = true
-	s.send()
 }
 
 // close throws away what is left.
