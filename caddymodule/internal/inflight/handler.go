@@ -188,11 +188,9 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 		return v.refuse(w, earlyData) // the address may be forged, by which turns, places and memory are divided
 	}
 	defer v.release() // also if something panics
-	if err := v.receive(w); err != nil {
+	if err := v.enter(w, v.limits); err != nil {
 		return v.unreceived(w, err)
 	}
-	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), v.limits, &v.slot)
-	v.record.Waited += v.Waited
 	switch v.Why {
 	case gate.Admitted:
 		got := limit.Admitted
@@ -211,17 +209,13 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 // is the status of the error.
 func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred error) error {
 	defer v.release()
-	err := v.receive(w)
-	if err == nil {
-		limits := v.limits
-		limits.Wait = 0
-		v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), limits, &v.slot)
+	limits := v.limits
+	limits.Wait = 0
+	if err := v.enter(w, limits); err == nil && v.Why == gate.Admitted {
+		return v.serve(w, next)
 	}
-	if err != nil || v.Why != gate.Admitted {
-		f := refusal.Refusal{Status: response.StatusOf(erred)}
-		return f.Write(w, v.r, body.Whole(v.r))
-	}
-	return v.serve(w, next)
+	f := refusal.Refusal{Status: response.StatusOf(erred)}
+	return f.Write(w, v.r, body.Whole(v.r))
 }
 
 // goOn serves a request in an error route that has kept its slot.
@@ -232,6 +226,16 @@ func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
 	}
 	kept.r, kept.stop = v.r, nil // serving gives it back, or keeps it again
 	return kept.serve(w, next)
+}
+
+// enter receives the body of a request, and asks for a slot.
+func (v *visit) enter(w http.ResponseWriter, limits gate.Limits) error {
+	if err := v.receive(w); err != nil {
+		return err
+	}
+	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), limits, &v.slot)
+	v.record.Waited += v.Waited
+	return nil
 }
 
 // receive receives the body of a request, unless a handler around has, or it has none.

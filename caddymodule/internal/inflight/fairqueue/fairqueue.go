@@ -225,9 +225,6 @@ func (q *Queue) SetLimits(l Limits) { q.limits = l }
 // of them; the mean is in All.
 func (q *Queue) Idle() bool { return q.running+q.waiting == 0 }
 
-// Counts returns how many requests hold a slot and wait, and how many keys the queue remembers.
-func (q *Queue) Counts() (running, waiting, keys int) { return q.running, q.waiting, len(q.keys) }
-
 // Arrive decides about a request that is neither waiting nor served. If another one lost its place to
 // it, that is displaced: its charge is refunded, and the caller refuses it. Otherwise displaced is nil.
 func (q *Queue) Arrive(r *Request) (becomes Outcome, displaced *Request) {
