@@ -20,7 +20,6 @@ import (
 type ranks struct {
 	pass            *pass.Issuer     // issues passes, and recognizes those who have one; nil if none are sent
 	member, crawler []limit.Matchers // match requests of clients with these ranks
-	told            []string         // response headers that name users, which clients never see
 }
 
 // loadRanks loads the matchers of ranks, and who gets passes.
@@ -37,9 +36,7 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Issuer) (r ra
 		case match != nil:
 			r.crawler = append(r.crawler, match)
 		case rank.Told != "":
-			header := http.CanonicalHeaderKey(rank.Told)
-			passes.Told = append(passes.Told, pass.Told{Header: header, Session: rank.Session})
-			r.told = append(r.told, header)
+			passes.Told = append(passes.Told, pass.Told{Header: http.CanonicalHeaderKey(rank.Told), Session: rank.Session})
 		default:
 			passes.Issued = append(passes.Issued, rank.Issued...)
 		}
@@ -47,11 +44,13 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Issuer) (r ra
 	return r, nil
 }
 
-// strip removes headers by which only the upstream may name users.
+// strip removes headers by which only the upstream may name users, and which clients never see.
 func (r *ranks) strip(header http.Header) {
-	for _, name := range r.told {
-		delete(header, name)
-		delete(header, http.TrailerPrefix+name)
+	if r.pass != nil {
+		for _, told := range r.pass.Told {
+			delete(header, told.Header)
+			delete(header, http.TrailerPrefix+told.Header)
+		}
 	}
 }
 

@@ -43,14 +43,17 @@ func CookieName(zone string) string { return cookie.OwnPrefix + zone }
 type ID [8]byte
 
 // IDOf returns an ID that is a digest.
-func IDOf(fields ...string) (id ID) {
-	var text []byte
+func IDOf(fields ...string) ID {
+	sum := digest(fields...)
+	return ID(sum[:len(ID{})])
+}
+
+func digest(fields ...string) [sha256.Size]byte {
+	text := make([]byte, 0, 512) // mostly enough
 	for _, field := range fields {
 		text = signer.Field(text, field)
 	}
-	sum := sha256.Sum256(text)
-	copy(id[:], sum[:])
-	return id
+	return sha256.Sum256(text)
 }
 
 // A Binding is a digest of the cookie that a member must present with the pass. The
@@ -58,11 +61,9 @@ func IDOf(fields ...string) (id ID) {
 type Binding [16]byte
 
 // bindingOf returns the binding to a cookie.
-func bindingOf(name, value string) (b Binding) {
-	var room [512]byte // mostly enough
-	sum := sha256.Sum256(signer.Field(signer.Field(room[:0], name), value))
-	copy(b[:], sum[:])
-	return b
+func bindingOf(name, value string) Binding {
+	sum := digest(name, value)
+	return Binding(sum[:len(Binding{})])
 }
 
 // A Pass is what the cookie says.
