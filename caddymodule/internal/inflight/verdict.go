@@ -209,15 +209,14 @@ type counts struct {
 	requests [fairqueue.Ranks + 1][limit.Decisions][reasons]prometheus.Counter // nil where nothing can lead
 	waits    [fairqueue.Ranks + 1]prometheus.Observer
 	seconds  [fairqueue.Ranks]prometheus.Counter
-	passes   [pass.Events]prometheus.Counter        // nil if none are sent
-	states   [pass.Valid + 1]prometheus.Counter     // of those that requests come with
+	passes   map[pass.Event]prometheus.Counter      // empty if none are sent
 	refusals [limit.Decisions]*telemetry.RefusalLog // nil for decisions that refuse nothing
 
 	failures *rate.Limiter // of warnings
 }
 
 func newCounts(l *Limit) *counts {
-	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	c := &counts{limit: l, passes: make(map[pass.Event]prometheus.Counter), failures: rate.NewLimiter(rate.Every(time.Minute), 1)}
 	ranks := []fairqueue.Rank{unranked}
 	if l.Shares() {
 		ranks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
@@ -246,11 +245,8 @@ func newCounts(l *Limit) *counts {
 		}
 	}
 	if l.ranks.pass != nil {
-		for state := pass.Invalid; state <= pass.Valid; state++ {
-			c.states[state] = PassEvents.WithLabelValues(l.Name, state.String())
-		}
-		for e := pass.None + 1; e < pass.Events; e++ {
-			c.passes[e] = PassEvents.WithLabelValues(l.Name, e.String())
+		for _, e := range pass.Events {
+			c.passes[e] = PassEvents.WithLabelValues(l.Name, string(e))
 		}
 	}
 	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
@@ -269,9 +265,7 @@ func (c *counts) decided(v *visit) {
 	rank := fairqueue.Rank(unranked)
 	if v.Shares() {
 		rank = v.slot.Rank
-		if counter := c.states[v.client.State]; counter != nil {
-			counter.Inc()
-		}
+		c.passed(v.client.State.Event())
 	}
 	counter := c.requests[rank][v.decision][v.reason]
 	if counter == nil { // only what is set at run time can lead here

@@ -30,9 +30,9 @@ const (
 	Valid
 )
 
-// String returns the name of the state in lower case.
-func (s State) String() string {
-	return [...]string{"absent", "invalid", "expired", "early", "unbound", "valid"}[s]
+// Event is that a request comes with such a pass.
+func (s State) Event() Event {
+	return [...]Event{None, "invalid", "expired", "early", "unbound", "valid"}[s]
 }
 
 // mostCookies is how many cookies of a request are compared with what a pass is bound
@@ -171,23 +171,20 @@ func (c *Client) Tries(now time.Time) int {
 }
 
 // An Event is what happened to a client's pass.
-type Event uint8
+type Event string
 
 // The events.
 const (
-	None    Event = iota
-	Issued        // a new pass
-	Moved         // a further refusal has moved when the pass becomes valid
-	Joined        // the pass of a member
-	Renewed       // the pass of a member is bound to a newer cookie
-	Limited       // too many members of the client's network: the pass is not a member's
-	Events        // how many there are
+	None    Event = ""
+	Issued  Event = "issued"  // a new pass
+	Moved   Event = "moved"   // a further refusal has moved when the pass becomes valid
+	Joined  Event = "member"  // the pass of a member
+	Renewed Event = "renewed" // the pass of a member is bound to a newer cookie
+	Limited Event = "limited" // too many members of the client's network: the pass is not a member's
 )
 
-// String returns the name of the event in lower case.
-func (e Event) String() string {
-	return [Events]string{"", "issued", "moved", "member", "renewed", "limited"}[e]
-}
+// Events are all that may be counted of passes, also what those are worth that requests come with.
+var Events = []Event{Issued, Moved, Joined, Renewed, Limited, Invalid.Event(), Expired.Event(), Early.Event(), Unbound.Event(), Valid.Event()}
 
 // Refused adds the client's pass to a refusal that tells it to come back after a while.
 // A pass that the client holds keeps its ID and its issue, and the move is remembered in the
