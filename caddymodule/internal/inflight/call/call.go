@@ -135,18 +135,19 @@ func (c *Call) WriteHeader(status int) {
 	if c.Status != 0 {
 		return // the client may be reading already
 	}
+	header := c.Header()
 	if c.Final(status) {
 		switch {
 		case c.Tunnels():
 			c.tunnel()
-		case isConversation(response.Single(c.ResponseWriter.Header()["Content-Type"])):
+		case isConversation(response.Single(header["Content-Type"])):
 			c.through = true
 			c.context.note(&c.context.ends)
 		default:
 			c.through = c.Bodiless()
 		}
 	}
-	c.by.Answers(status, c.Header())
+	c.by.Answers(status, header)
 	c.ResponseWriter.WriteHeader(status)
 }
 

@@ -137,7 +137,6 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	defer g.mu.Unlock()
 	q := g.queue(s.Key)
 	q.SetLimits(l)
-	defer g.advance(s.Key, q) // the request may have brought more slots
 	if l.Share {
 		s.since = time.Now()
 	}
@@ -169,6 +168,7 @@ func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 		s.queue = q
 		g.place(s)
 	}
+	g.advance(s.Key, q) // the request may have brought more slots
 	return becomes
 }
 
