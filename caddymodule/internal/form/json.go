@@ -31,7 +31,6 @@ type level struct {
 	bare               place
 	object             bool
 	items, each, named uint64 // arrays: this is it; # comes next on the path; a name does
-	seen               uint64 // those that a name has led to
 	n                  int    // how many elements it has
 }
 
@@ -115,10 +114,7 @@ func (d *document) top() *level { return &d.inside[len(d.inside)-1] }
 func (d *document) value() bool {
 	top := d.top()
 	if !top.object {
-		if top.n++; top.n == 2 && len(d.inside) == 1 { // a second document
-			d.r.unclear |= top.each
-			top.each = 0
-		}
+		top.n++
 		d.place, d.bare, d.on, d.is = top.place, top.bare, top.each, 0
 	}
 	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
@@ -258,8 +254,6 @@ func (d *document) named(name []byte, valid bool) {
 			d.on |= 1 << array
 		}
 	}
-	d.r.unclear |= top.seen & d.on &^ top.each
-	top.seen |= d.on
 }
 
 func (d *document) scalarEnds() {
