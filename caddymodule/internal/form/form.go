@@ -105,10 +105,8 @@ func (p *Plan) Field(name string) (Field, error) {
 		valid := false
 		last, valid = appendLetters(nil, key)
 		switch index := isIndex(last); {
-		case !valid, index && i == 0:
-			return 0, fmt.Errorf("invalid field %q: want a name with a letter in it, such as pwd or user[password]", name)
-		case index && i == len(keys)-1:
-			return 0, fmt.Errorf("invalid field %q: want the name without the index, %q", name, name[:strings.LastIndexByte(name, '[')])
+		case !valid, index && (i == 0 || i == len(keys)-1):
+			return 0, fmt.Errorf("invalid field %q: want a name with a letter in it and without an index at its end, such as pwd or user[password]", name)
 		case !index:
 			letters = append(letters, last...)
 		}
@@ -125,28 +123,22 @@ func (p *Plan) Field(name string) (Field, error) {
 	return Field(i), err
 }
 
-// Array adds an array by its path: keys with dots between them, # for each element of an
-// array, and \ before a dot that is part of a key, such as data.rows or orders.#.lines.
+// Array adds an array by its path: keys with dots between them, and # for each element of an
+// array, such as data.rows or orders.#.lines. A dot in a key is written as an underscore.
 // With the path "", the array is the whole body.
 func (p *Plan) Array(path string) (Array, error) {
 	w := wanted{array: "." + path}
-	const dot = "\x00" // one that is part of a key
-	for key := range strings.SplitSeq(strings.ReplaceAll(path, `\.`, dot), ".") {
+	for key := range strings.SplitSeq(path, ".") {
 		letters, valid := appendLetters(nil, []byte(key))
 		switch {
 		case path == "":
 			continue
 		case key == "#":
 			letters = []byte(key)
-		case len(letters) > 0 && isIndex(letters):
-			return 0, fmt.Errorf("invalid path %q: want # instead of the index %s, such as orders.#.lines", path, key)
-		case len(letters) == 0, !valid, hasControl([]byte(path)), strings.ContainsAny(path, `*?|@!{}()[]`):
+		case isIndex(letters), !valid, hasControl([]byte(path)), strings.ContainsAny(path, `*?|@!{}()[]\`):
 			return 0, fmt.Errorf("invalid path %q: want names with dots between them, and # for each element, such as data.rows or orders.#.lines", path)
 		}
 		w.keys = append(w.keys, string(letters))
-	}
-	if len(w.keys) > mostBrackets {
-		return 0, fmt.Errorf("invalid path %q: want no more than %d keys", path, mostBrackets)
 	}
 	i, found, err := p.add(w)
 	if err == nil && !found && len(w.keys) > 0 && w.keys[0] != "#" {

@@ -79,7 +79,7 @@ var asked = struct {
 		"line.items": {{"line_items"}, {"line.items"}}, "Rows[][Id]": {{"Rows", "0", "Id"}, {"rows", "0", "id"}},
 	},
 	arrays: map[string][][]string{
-		"rows": {{"rows"}}, `line\.items`: {{"line_items"}, {"line.items"}}, "data.rows": {{"data", "rows"}}, "orders.#.lines": {{"orders", "#", "lines"}}, "": nil,
+		"rows": {{"rows"}}, "line_items": {{"line_items"}, {"line.items"}}, "data.rows": {{"data", "rows"}}, "orders.#.lines": {{"orders", "#", "lines"}}, "": nil,
 	},
 }
 
