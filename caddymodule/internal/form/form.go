@@ -52,7 +52,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"math/bits"
 	"regexp"
@@ -78,7 +77,6 @@ type Plan struct {
 	names  dictionary // of fields, and the first keys of arrays
 	words  dictionary // the last keys of fields
 	bare   dictionary // fields without their first key
-	seed   maphash.Seed
 }
 
 // wanted is a field or an array. Two that are equal are one.
@@ -156,7 +154,6 @@ func (p *Plan) add(w wanted) (i int, found bool, err error) {
 		return 0, false, fmt.Errorf("too many fields and arrays: want at most %d different ones", mostWanted)
 	}
 	if len(p.wanted) == 0 {
-		p.seed = maphash.MakeSeed()
 		p.words.add(mostWanted, []byte("entity"))
 		p.words.add(mostWanted, []byte("attlist"))
 	}

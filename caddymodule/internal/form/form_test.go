@@ -132,7 +132,8 @@ func TestField(t *testing.T) {
 		{"no body", formType + ", " + jsonType, "", "absent"},
 
 		{"JSON", jsonType, `{"x": [1, {"log": 2}], "log": "a"}`, "=a"},
-		{"JSON, escaped", jsonType, `{"l\u006f\u0047":"\u00e4\n\ud83d\ude00\/"}`, "=ä\n😀/"},
+		{"JSON, escaped", jsonType, `{"l\u006f\u0047":"\u00e4\n\/"}`, "=ä\n/"},
+		{"JSON, an escaped emoji", jsonType, `{"log":"\ud83d\ude00"}`, "unclear"},
 		{"JSON, a letter like k", jsonType, `{"x":1,"log\u212a":"a"}`, "absent"},
 		{"JSON, a number", jsonType, `{"log": -12}`, "=-12"},
 		{"JSON, a fraction", jsonType, `{"log": 1.0}`, "unclear"},

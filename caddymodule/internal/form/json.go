@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"math/bits"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -202,10 +201,9 @@ func (d *document) stringEnds(text []byte, valid bool) {
 	}
 }
 
-// append keeps up to one byte more than is read.
 func (d *document) append(data []byte) {
 	if d.keep {
-		d.text = append(d.text, data[:min(len(data), longestValue+1-len(d.text))]...)
+		d.text = appendUpTo(d.text, data, longestValue)
 	}
 }
 
@@ -278,7 +276,8 @@ func (d *document) end() {
 	}
 }
 
-// unescape decodes a string where it is.
+// unescape decodes a string where it is. A character that is escaped in two halves, such as an
+// emoji, is not valid.
 func unescape(text []byte) (_ []byte, valid bool) {
 	out := text[:0]
 	for i := 0; i < len(text); i++ {
@@ -296,11 +295,7 @@ func unescape(text []byte) (_ []byte, valid bool) {
 		if text[i] == 'u' {
 			r := hex4(text[i+1:])
 			i += 4
-			if utf16.IsSurrogate(r) && i+2 < len(text) && text[i+1] == '\\' && text[i+2] == 'u' {
-				r = utf16.DecodeRune(r, hex4(text[i+3:]))
-				i += 6
-			}
-			if r < 0 || utf16.IsSurrogate(r) || r == utf8.RuneError {
+			if !utf8.ValidRune(r) || r == utf8.RuneError {
 				return nil, false
 			}
 			out = utf8.AppendRune(out, r)

@@ -198,6 +198,8 @@ func (w *wanted) within(letters []byte) bool {
 	return false
 }
 
+var seed = maphash.MakeSeed()
+
 // item counts r.keys if they lead to an array.
 func (r *Reading) item(array int) {
 	path := r.plan.wanted[array].keys
@@ -207,7 +209,7 @@ func (r *Reading) item(array int) {
 	one := len(r.keys) == len(path)
 	upTo := min(len(path)+1, len(r.keys))
 	var hash maphash.Hash
-	hash.SetSeed(r.plan.seed)
+	hash.SetSeed(seed)
 	_ = hash.WriteByte(byte(array))
 	for i, key := range r.keys[:upTo] {
 		if i == len(path) || path[i] == "#" {

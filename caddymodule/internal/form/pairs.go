@@ -22,12 +22,15 @@ type pairs struct {
 
 func (p *pairs) write(data []byte) {
 	for {
-		ends := "=&;"
+		ends, most := "=&;", longestName
 		if p.inValue {
-			ends = ends[1:]
+			ends, most = "&;", longestValue
 		}
 		n := firstOf(data, ends)
-		if p.keep(data[:n]); n == len(data) {
+		if !p.skip {
+			p.text = appendUpTo(p.text, data[:n], most)
+		}
+		if n == len(data) {
 			return
 		}
 		if c := data[n]; c == '=' {
@@ -43,15 +46,9 @@ func (p *pairs) write(data []byte) {
 	}
 }
 
-// keep keeps up to one byte more of a name or value than is read.
-func (p *pairs) keep(data []byte) {
-	most := longestName
-	if p.inValue {
-		most = longestValue
-	}
-	if !p.skip {
-		p.text = append(p.text, data[:min(len(data), most+1-len(p.text))]...)
-	}
+// appendUpTo appends to a name or value, up to one byte more than is read of it.
+func appendUpTo(text, data []byte, most int) []byte {
+	return append(text, data[:min(len(data), most+1-len(text))]...)
 }
 
 // named ends the name of a pair.

@@ -93,7 +93,7 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 			return errUnclear
 		}
 		if end > 0 {
-			r.keep(is, data[:end-2])
+			r.value = appendUpTo(r.value, data[:end-2], longestValue)
 			_, _ = in.Discard(end + len(boundary))
 			value := r.value
 			if parsed {
@@ -104,18 +104,11 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 		}
 		// A boundary may begin in what has been read, and CRLF comes before it.
 		rest := min(len(data), len(boundary)+1)
-		r.keep(is, data[:len(data)-rest])
+		r.value = appendUpTo(r.value, data[:len(data)-rest], longestValue)
 		_, _ = in.Discard(len(data) - rest)
 		if _, err := in.Peek(rest + 1); err != nil {
 			return unlessFailed(err)
 		}
-	}
-}
-
-// keep keeps up to one byte more of a value than is read, if it is that of a field.
-func (r *Reading) keep(is uint64, data []byte) {
-	if is != 0 {
-		r.value = append(r.value, data[:min(len(data), longestValue+1-len(r.value))]...)
 	}
 }
 
