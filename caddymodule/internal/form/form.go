@@ -154,8 +154,8 @@ func (p *Plan) add(w wanted) (i int, found bool, err error) {
 		return 0, false, fmt.Errorf("too many fields and arrays: want at most %d different ones", mostWanted)
 	}
 	if len(p.wanted) == 0 {
-		p.words.add(mostWanted, []byte("entity"))
-		p.words.add(mostWanted, []byte("attlist"))
+		p.words.add(mostWanted, []byte("!entity"))
+		p.words.add(mostWanted, []byte("!attlist"))
 	}
 	p.wanted = append(p.wanted, w)
 	return len(p.wanted) - 1, false, nil

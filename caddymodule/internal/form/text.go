@@ -9,17 +9,17 @@ type text struct {
 	r      *Reading
 	words  uint64 // what is looked for
 	at     place
-	opened byte   // what is before the word: " or <, or ! of <!
+	opened byte   // what is before the word: " or <
 	last   uint64 // what the last word is, up to = or what is no blank
 }
 
-const hiding = 1 << mostWanted // ENTITY and ATTLIST: XML may hide names in entities, and have attributes by default
+const hiding = 1 << mostWanted // <!ENTITY and <!ATTLIST: XML may hide names in entities, and have attributes by default
 
-// kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
+// kinds are letters, in lower case and with !, 0 for what is skipped in words, and delimiter.
 var kinds = func() (table [256]byte) {
 	for i := range table {
 		switch c := byte(i); {
-		case c >= utf8.RuneSelf:
+		case c >= utf8.RuneSelf, c == '!':
 			table[c] = c
 		case folded[c] != 0:
 			table[c] = folded[c]
@@ -56,11 +56,11 @@ func (t *text) delimiter(c byte) {
 	}
 	if t.at.length > 0 || t.at.alive == 0 {
 		t.last = t.r.plan.words.at(t.at)
+		if opened == '<' && t.last&hiding != 0 {
+			t.r.unclear = t.r.plan.all()
+		}
 		if opened == '<' || opened == '"' && c == '"' {
 			t.r.unclear |= t.last &^ hiding
-		}
-		if opened == '!' && t.last&hiding != 0 {
-			t.r.unclear = t.r.plan.all()
 		}
 	}
 	t.at, t.opened = place{alive: t.words}, 0
@@ -71,16 +71,8 @@ func (t *text) delimiter(c byte) {
 	case ' ', '\t', '\r', '\n', ']':
 	case '<', '"':
 		t.opened, t.last = c, 0
-	case ':':
-		t.last = 0
-		if opened == '<' { // what was before it is the namespace
-			t.opened = '<'
-		}
-	case '!':
-		t.last = 0
-		if opened == '<' {
-			t.opened = '!'
-		}
+	case ':': // what was before it may be a namespace
+		t.opened, t.last = opened, 0
 	default:
 		t.last = 0
 	}
