@@ -2,13 +2,10 @@
 
 package body
 
-import (
-	"os"
-	"syscall"
-)
+import "syscall"
 
-// freeOn returns how many bytes the disk of a file has free for processes without privileges.
-func freeOn(f *os.File) (int64, error) {
+// Free returns how many bytes the disk has free for processes without privileges.
+func (f *diskFile) Free() (int64, error) {
 	var fs syscall.Statfs_t
 	if err := syscall.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return 0, err

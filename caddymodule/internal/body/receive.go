@@ -6,6 +6,7 @@
 package body
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,12 +63,7 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 	if None(r) || r.Method == http.MethodConnect {
 		return nil, nil
 	}
-	if most == 0 {
-		s.mu.Lock()
-		most = s.request
-		s.mu.Unlock()
-	}
-	if r.ContentLength > most {
+	if most = cmp.Or(most, s.request.Load()); r.ContentLength > most {
 		return nil, ErrTooLarge
 	}
 	if Of(r) != nil {

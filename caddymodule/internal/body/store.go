@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 )
 
 // blockSize is the size of the blocks of the file, and of the largest pieces of memory. In
@@ -38,8 +39,9 @@ type Store struct {
 	create func(dir string) (file, error)
 	failed sync.Once // the file has, and that was logged
 
+	request atomic.Int64
+
 	mu           sync.Mutex
-	request      int64
 	memory, disk pool
 	file         file    // nil while no block is held
 	length       int64   // of the file, in blocks
@@ -61,7 +63,6 @@ func NewStore(dir string, logf func(error)) *Store {
 	s := &Store{dir: dir, logf: logf, create: createFile}
 	s.memory.clients, s.disk.clients = make(map[netip.Prefix]int64), make(map[netip.Prefix]int64)
 	s.SetBounds(Bounds{})
-	removeLeft(dir)
 	return s
 }
 
@@ -69,7 +70,7 @@ func NewStore(dir string, logf func(error)) *Store {
 func (s *Store) SetBounds(b Bounds) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.request = cmp.Or(b.Request, 64<<20)
+	s.request.Store(cmp.Or(b.Request, 64<<20))
 	s.memory.most = cmp.Or(b.Memory, 64<<20)
 	s.disk.most = cmp.Or(b.Files, 1<<30)
 }
@@ -204,20 +205,8 @@ func (s *Store) fail(err error) {
 	})
 }
 
-// filePattern is that of the names of files.
-const filePattern = "bodies-*.tmp"
-
 // A diskFile is a file that the system removes when it is closed, or the process is killed.
 type diskFile struct{ *os.File }
-
-// removeLeft removes files that a crash of the system has left. Those of other processes cannot be
-// removed, or have no name.
-func removeLeft(dir string) {
-	left, _ := filepath.Glob(filepath.Join(dir, filePattern))
-	for _, name := range left {
-		_ = os.Remove(name)
-	}
-}
 
 // deleteOnClose is FILE_FLAG_DELETE_ON_CLOSE of Windows.
 const deleteOnClose = 0x04000000
@@ -237,6 +226,3 @@ func createFile(dir string) (file, error) {
 	_ = os.Remove(f.Name())
 	return &diskFile{f}, nil
 }
-
-// Free implements file.
-func (f *diskFile) Free() (int64, error) { return freeOn(f.File) }

@@ -190,16 +190,6 @@ func TestAKilledProcessLeavesNoFile(t *testing.T) {
 	check.That(t, err != nil && failed == nil && len(left) == 0, "got %v, and the files %v, %v, want it killed, and none", err, left, failed)
 }
 
-func TestFilesThatWereLeftAreRemoved(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"bodies-123.tmp", "other.tmp"} {
-		check.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("secret"), 0o600))
-	}
-	NewStore(dir, func(err error) { t.Error(err) })
-	left, err := os.ReadDir(dir)
-	check.That(t, err == nil && len(left) == 1 && left[0].Name() == "other.tmp", "got %v, %v, want only what is not ours", left, err)
-}
-
 // A fullFile is one on a disk that has so much free, and takes no more than that.
 type fullFile struct {
 	file
