@@ -20,7 +20,7 @@ func busy(reload bool) *Refusal {
 // write writes a refusal of a request with these headers, in pairs.
 func write(t *testing.T, f *Refusal, method string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	r, w := httptest.NewRequest(method, "http://example.com/", strings.NewReader("a=b")), httptest.NewRecorder()
+	r, w := httptest.NewRequest(method, "http://example.com/", strings.NewReader("a=b")).WithContext(request("").Context()), httptest.NewRecorder()
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}

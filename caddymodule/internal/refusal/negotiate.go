@@ -29,7 +29,7 @@ const (
 
 // formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,
 // such as curl, get HTML.
-func formFor(accept []string) form { return form(firstOf(accept, formOf, int(inBrief))) }
+func formFor(accept string) form { return form(firstOf(accept, formOf, int(inBrief))) }
 
 // formOf returns the form of a media type, or -1. A kind of JSON is JSON, such as
 // application/problem+json.
@@ -46,7 +46,7 @@ func formOf(kind string) int {
 
 // preferred returns the index of the language that a client wants most, and English if it
 // wants none.
-func preferred(accept []string) int { return firstOf(accept, spoken, 0) }
+func preferred(accept string) int { return firstOf(accept, spoken, 0) }
 
 // spoken returns the index of the language of a tag such as de or pt-BR, or -1.
 func spoken(tag string) int {
@@ -59,21 +59,13 @@ func spoken(tag string) int {
 	return -1
 }
 
-// firstOf returns the first of what headers name that find knows, or otherwise if it knows
+// firstOf returns the first of what a header names that find knows, or otherwise if it knows
 // none. Clients name first what they want most, so their weights are not read.
-func firstOf(headers []string, find func(name string) int, otherwise int) int {
-	left := mostAccept
-	for _, header := range headers {
-		if left <= 0 {
-			break
-		}
-		header = header[:min(len(header), left)]
-		left -= len(header) + 1
-		for element := range strings.SplitSeq(header, ",") {
-			name, _, _ := strings.Cut(element, ";")
-			if i := find(strings.TrimSpace(name)); i >= 0 {
-				return i
-			}
+func firstOf(header string, find func(name string) int, otherwise int) int {
+	for element := range strings.SplitSeq(header[:min(len(header), mostAccept)], ",") {
+		name, _, _ := strings.Cut(element, ";")
+		if i := find(strings.TrimSpace(name)); i >= 0 {
+			return i
 		}
 	}
 	return otherwise

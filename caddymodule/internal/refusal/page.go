@@ -65,13 +65,12 @@ func piecesOf(text string, placeholder *regexp.Regexp) (pieces []piece) {
 func (p *Page) appendTo(page []byte, values *caddy.Replacer) []byte {
 	for _, piece := range p.pieces {
 		page = append(page, piece.text...)
-		value, known := "", false
-		if values != nil && piece.placeholder != "" {
-			value, known = values.GetString(piece.placeholder)
+		if piece.placeholder == "" {
+			continue
 		}
-		if known {
+		if value, known := values.GetString(piece.placeholder); known {
 			page = append(page, html.EscapeString(value)...)
-		} else if piece.placeholder != "" {
+		} else {
 			page = append(append(append(page, '{'), piece.placeholder...), '}')
 		}
 	}

@@ -127,7 +127,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 // announce sets the headers that all refusals have, and returns the form of the answer.
 func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
 	response.DropTargeted(header)
-	if in = formFor(r.Header["Accept"]); f.Status != http.StatusTooEarly && isCall(r) {
+	if in = formFor(r.Header.Get("Accept")); f.Status != http.StatusTooEarly && isCall(r) {
 		in = inGRPC
 	}
 	if f.Waits {
@@ -182,7 +182,7 @@ func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
 func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, in form) []byte {
 	if in == inJSON {
 		f.set(header, "Content-Type", "application/problem+json")
-		return f.appendProblem(text, &languages[preferred(r.Header["Accept-Language"])])
+		return f.appendProblem(text, &languages[preferred(r.Header.Get("Accept-Language"))])
 	}
 	page := f.Page
 	if page == nil {
@@ -190,10 +190,9 @@ func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, i
 	}
 	f.set(header, "Content-Type", "text/html; charset=utf-8")
 	if page.policy == "" {
-		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-		return page.appendTo(text, values)
+		return page.appendTo(text, r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer))
 	}
-	l := preferred(r.Header["Accept-Language"])
+	l := preferred(r.Header.Get("Accept-Language"))
 	f.set(header, "Content-Language", languages[l].Tag)
 	if in == inHTML {
 		f.set(header, "Content-Security-Policy", page.policy)
