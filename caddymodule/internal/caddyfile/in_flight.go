@@ -124,9 +124,6 @@ func (r *inFlightReader) inherit(defaults *zoneReader) {
 	}
 	common := *defaults.zone.Refusal
 	common.RetryAfter = ""
-	if common.Empty() {
-		return
-	}
 	r.Refusal = inheritRefusal(common, r.Refusal)
 	places := maps.Clone(defaults.places)
 	maps.Copy(places, r.places)

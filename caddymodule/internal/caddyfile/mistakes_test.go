@@ -233,7 +233,6 @@ var mistakes = []mistake{
 	{"zone", "limit 5 1/s\nsettle status 4XX 1 # <-", "invalid status \"4XX\": want a code such as 401 or a class such as 4xx"},
 	{"zone", "limit 5 1/s\nsettle seconds debt 5% # <-", "parsing debt: invalid number \"5%\""},
 	{"zone", "limit 5 1/s\ndelay 99 # <-", "delay 99 delays nothing"},
-	{"zone", "limit 5 1/s\nrefusal { # <-\n}", "refusal has no option"},
 	{"zone", "limit 5 1/s\non_store_error ALLOW # <-", "did you mean allow?"},
 	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "parsing zone: the word is empty: want at least a letter"},
 	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},

@@ -172,7 +172,7 @@ func (f *InFlight) Compile(bounds *Buffer) (*InFlightRule, error) {
 		wrongRank,
 		option.CheckExempt(f.Exempt),
 		option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free"),
-		r.Refusal.Compile(f.Refusal.Empty()),
+		r.Refusal.Compile(),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", f.Name, err)

@@ -28,7 +28,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 	if err := option.CheckName("zone", z.Name); err != nil {
 		return err
 	}
-	readsBody, emptyRefusal := z.ReadBody != nil, z.Refusal.Empty()
+	readsBody := z.ReadBody != nil
 	z.fillIn()
 	for _, step := range []func() error{ // each part after those that it asks
 		z.checkTogether,
@@ -44,7 +44,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 		func() error { return z.TrustDevices.compile(z) },
 		func() error { return z.Delay.check(z) },
 		func() error { return z.Block.compile(z) },
-		func() error { return z.Refusal.Compile(emptyRefusal) },
+		z.Refusal.Compile,
 		func() error { return cmp.Or(option.CheckMatch(z.MatchRaw), option.CheckExempt(z.ExemptRaw)) },
 		func() error { return z.ReadBy(new(form.Plan)) },
 	} {

@@ -72,9 +72,6 @@ const (
 	logAll     = "all"
 )
 
-// Empty reports whether an option refusal has no word, which means nothing. A nil one is none.
-func (o *Options) Empty() bool { return o != nil && *o == Options{} }
-
 // SaysEmpty reports whether Retry-After says the time to empty.
 func (o *Options) SaysEmpty() bool { return o.RetryAfter == retryEmpty }
 
@@ -83,9 +80,8 @@ func (o *Options) FillIn(status int) {
 	o.Status, o.RetryAfter, o.Log = cmp.Or(o.Status, status), cmp.Or(o.RetryAfter, retryEmpty), cmp.Or(o.Log, logAll)
 }
 
-// Compile checks and compiles the options, of which defaults are filled in. wasEmpty is what Empty
-// said before.
-func (o *Options) Compile(wasEmpty bool) error {
+// Compile checks and compiles the options, of which defaults are filled in.
+func (o *Options) Compile() error {
 	var wrongLog, wrongPage, wrongFloor error
 	o.LogLimit, wrongLog = ParseLog(o.Log)
 	o.Page, wrongPage = o.compilePage()
@@ -95,7 +91,6 @@ func (o *Options) Compile(wasEmpty bool) error {
 		option.About("refusal log", 0, wrongLog),
 		option.Within("refusal status", o.Status, 400, 599),
 		option.Among("refusal code", o.Code, option.Off),
-		option.Refuse("refusal", wasEmpty, "refusal has no option: want one, such as refusal status 503"),
 		option.Refuse("refusal status", o.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),
 		option.Refuse("refusal page", o.PageHTML != nil && o.PageStyle != nil, "page_style and page_html exclude each other: a page of your own has its own style"),
 		option.Refuse("refusal page", o.PageStyle != nil && *o.PageStyle == Style{}, "page has no value: want a file, or a block of title, accent and text"),
