@@ -107,10 +107,10 @@ func (v *visit) rank(s *limit.Subject) {
 	ask.Keys = [2]string{v.ShareKey.Name(s), identity}
 }
 
-// busy says when a client is to come back that has lost its turn: one that was refused several times
-// later each time, but for members. It returns what it gets beside the refusal: a page that reloads by
-// itself, for so many times, and a pass.
-func (v *visit) busy(now time.Time) *refusal.Busy {
+// loseTurn says when a client is to come back that has lost its turn: one that was refused several times
+// later each time, but for members. A page brings it a pass that says so. Browsers ask for everything
+// else many times at once, and would get as many.
+func (v *visit) loseTurn(header http.Header, now time.Time) {
 	// A browser that keeps no pass, or gets none, is followed: when it was told to it comes again, and was
 	// refused as often. Of several that are alike, one is followed, and no others.
 	alone, followed := pass.ID{}, v.client.State <= pass.Expired
@@ -127,15 +127,13 @@ func (v *visit) busy(now time.Time) *refusal.Busy {
 	}
 	v.after = pass.RetryAfter(doubled, rand.Float64())
 	addr := v.subject.Client().Addr()
-	return &refusal.Busy{
-		Reload: v.tries < pass.Reloads,
-		Pass: func(header http.Header) {
-			v.counts.passed(v.client.Refused(header, now, v.after, addr))
-			if back := now.Add(v.after); followed {
-				v.State.passes.Alone.Put(alone, pass.Move{NotBefore: back, Tries: v.tries + 1, Network: pass.NetworkOf(addr)}, back.Add(pass.Forgotten), now)
-			}
-		},
-		NoPass: func() { v.counts.passed(v.client.RefusedApart(now, v.after, addr)) },
+	if !refusal.IsPage(v.r) {
+		v.counts.passed(v.client.RefusedApart(now, v.after, addr))
+		return
+	}
+	v.counts.passed(v.client.Refused(header, now, v.after, addr))
+	if back := now.Add(v.after); followed {
+		v.State.passes.Alone.Put(alone, pass.Move{NotBefore: back, Tries: v.tries + 1, Network: pass.NetworkOf(addr)}, back.Add(pass.Forgotten), now)
 	}
 }
 

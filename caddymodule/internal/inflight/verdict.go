@@ -69,7 +69,8 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	case why == memory:
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():
-		f.Busy = v.busy(time.Now())
+		v.loseTurn(w.Header(), time.Now())
+		f.Busy, f.Reloads = true, v.tries < pass.Reloads
 	default:
 		v.after = soon
 	}

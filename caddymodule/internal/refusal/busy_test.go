@@ -1,7 +1,6 @@
 package refusal
 
 import (
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -12,8 +11,7 @@ import (
 
 func busy(reload bool) *Refusal {
 	return &Refusal{
-		Status: 503, Waits: true, RetryAfter: 7 * time.Second, TimeToFit: 7 * time.Second,
-		Busy: &Busy{Reload: reload, Pass: func(header http.Header) { header.Add("Set-Cookie", "pass=1") }},
+		Status: 503, Waits: true, RetryAfter: 7 * time.Second, TimeToFit: 7 * time.Second, Busy: true, Reloads: reload,
 	}
 }
 
@@ -31,10 +29,10 @@ func write(t *testing.T, f *Refusal, method string, headers ...string) *httptest
 
 const acceptHTML = "text/html,application/xhtml+xml,*/*;q=0.8"
 
-func TestABusySiteSendsPassesWithPagesAlone(t *testing.T) {
+func TestOnlyPagesOfABusySiteReload(t *testing.T) {
 	for _, test := range []struct {
 		name, method, accept string
-		pass, reload         bool
+		page, reload         bool
 	}{
 		{"a page", "GET", acceptHTML, true, true},
 		{"a form", "POST", acceptHTML, true, false},
@@ -42,16 +40,14 @@ func TestABusySiteSendsPassesWithPagesAlone(t *testing.T) {
 		{"fetch", "GET", "*/*", false, false},
 		{"a program", "POST", "application/json", false, false},
 	} {
-		f, apart := busy(true), false
-		f.Busy.NoPass = func() { apart = true }
-		w := write(t, f, test.method, "Accept", test.accept)
+		w := write(t, busy(true), test.method, "Accept", test.accept)
 		header := w.Header()
 		if w.Code != 503 || header.Get("Retry-After") != "7" || header.Get("Cache-Control") != "no-store, private" || header.Get("CDN-Cache-Control") != "no-store" {
 			t.Errorf("%s: got %d and %v", test.name, w.Code, header)
 		}
 		check.Slices(t, header["Vary"], []string{"Accept-Encoding", "Cookie"}, "%s: Vary", test.name)
-		pass, reload := header.Get("Set-Cookie") != "", header.Get("Refresh") == "7"
-		check.That(t, pass == test.pass && apart != test.pass && reload == test.reload, "%s: got a pass %v and a reload %v, want %v and %v", test.name, pass, reload, test.pass, test.reload)
+		page, reload := IsPage(request(test.accept)), header.Get("Refresh") == "7"
+		check.That(t, page == test.page && reload == test.reload, "%s: got a page %v and a reload %v, want %v and %v", test.name, page, reload, test.page, test.reload)
 	}
 }
 
@@ -101,12 +97,12 @@ func TestABusySiteWithAPageOfItsOwnReloadsThat(t *testing.T) {
 	f := busy(true)
 	f.Page = page
 	w := write(t, f, "GET", "Accept", acceptHTML)
-	check.That(t, w.Body.String() == "<p>Back soon.</p>" && w.Header().Get("Refresh") == "7" && w.Header().Get("Set-Cookie") != "", "got %q with %v", w.Body.String(), w.Header())
+	check.That(t, w.Body.String() == "<p>Back soon.</p>" && w.Header().Get("Refresh") == "7", "got %q with %v", w.Body.String(), w.Header())
 	f.AsError = true
 	r := httptest.NewRequest("GET", "http://example.com/", nil)
 	r.Header.Set("Accept", acceptHTML)
 	e := httptest.NewRecorder()
-	if err := f.Write(e, r, true); err == nil || e.Header().Get("Refresh") != "7" || e.Header().Get("Set-Cookie") == "" || e.Header().Get("Retry-After") != "7" {
+	if err := f.Write(e, r, true); err == nil || e.Header().Get("Refresh") != "7" || e.Header().Get("Retry-After") != "7" {
 		t.Errorf("got %v with %v, want an error route to keep the headers", err, e.Header())
 	}
 }

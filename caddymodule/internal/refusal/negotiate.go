@@ -27,6 +27,9 @@ const (
 	inGRPC
 )
 
+// IsPage reports whether the answer to a request is a page that somebody opens in a browser.
+func IsPage(r *http.Request) bool { return formFor(r.Header.Get("Accept")) == inHTML && !isCall(r) }
+
 // formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,
 // such as curl, get HTML.
 func formFor(accept string) form { return form(firstOf(accept, formOf, int(inBrief))) }

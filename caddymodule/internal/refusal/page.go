@@ -166,13 +166,11 @@ func (f *Refusal) kindOf(r *http.Request, in form) int {
 		return briefHopeless
 	case !f.Waits:
 		return hopeless
-	case f.Busy != nil && r.Method == http.MethodGet && f.Busy.Reload:
+	case f.Reloads && r.Method == http.MethodGet:
 		return returning
-	case f.Busy != nil && r.Method == http.MethodGet:
+	case f.Busy && r.Method == http.MethodGet:
 		return inviting
-	case f.Busy != nil:
-		return resending
-	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+	case !f.Busy && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		return reloading
 	}
 	return resending

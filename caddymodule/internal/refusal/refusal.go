@@ -57,9 +57,12 @@ type Refusal struct {
 	// AsError hands the refusal to the site's error routes instead.
 	AsError bool
 
-	// Busy is set if the request found too many others ahead of it for the upstream,
-	// whoever sent them. If nil, it was refused for what its own client has sent.
-	Busy *Busy
+	// Busy says that the request found too many others ahead of it for the upstream,
+	// whoever sent them. Otherwise it was refused for what its own client has sent.
+	Busy bool
+
+	// Reloads says that the page of a busy upstream reloads by itself when the wait is over.
+	Reloads bool
 
 	values []string // of headers, in one piece of memory
 }
@@ -72,18 +75,6 @@ func (f *Refusal) set(header http.Header, name, value string) {
 	n := len(f.values)
 	f.values = append(f.values, value)
 	header[name] = f.values[n : n+1 : n+1]
-}
-
-// A Busy is a refusal because the upstream is busy.
-type Busy struct {
-	// Reload says that the page reloads by itself when the wait is over.
-	Reload bool
-
-	// Pass adds what the client is known by when it comes back to the headers. It is
-	// called for pages only: browsers ask for everything else many times at once, and would
-	// get as many passes. NoPass is called for those. If nil, there is none.
-	Pass   func(http.Header)
-	NoPass func()
 }
 
 // pages is memory to write pages in, kept between requests.
@@ -134,27 +125,15 @@ func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
 		f.set(header, "Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
 	}
 	f.set(header, "Cache-Control", "no-store")
-	if f.Busy != nil {
+	if f.Busy {
 		f.set(header, "Cache-Control", "no-store, private")
 		f.set(header, "Cdn-Cache-Control", "no-store")
-		f.Busy.announce(header, in, r.Method, f.RetryAfter)
+		header.Add("Vary", "Cookie")
+	}
+	if f.Reloads && in == inHTML && r.Method == http.MethodGet {
+		f.set(header, "Refresh", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
 	}
 	return in
-}
-
-// announce adds the headers that a busy upstream's refusal has beyond those of any
-// other.
-func (b *Busy) announce(header http.Header, in form, method string, after time.Duration) {
-	header.Add("Vary", "Cookie")
-	if in == inHTML && method == http.MethodGet && b.Reload {
-		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
-	}
-	switch {
-	case in == inHTML && b.Pass != nil:
-		b.Pass(header)
-	case in != inHTML && b.NoPass != nil:
-		b.NoPass()
-	}
 }
 
 // counted is how long a body may be for net/http to count its bytes and to send their

@@ -90,7 +90,7 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 }
 
 func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
-	for _, busy := range []*Busy{nil, {}} {
+	for _, busy := range []bool{false, true} {
 		w := httptest.NewRecorder()
 		for _, name := range []string{"Cache-Control", "CDN-Cache-Control", "Cloudflare-CDN-Cache-Control", "Surrogate-Control", "X-Accel-Expires"} {
 			w.Header().Set(name, "max-age=60") // which the site sets for all answers
@@ -98,7 +98,7 @@ func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
 		f := Refusal{Status: 429, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: busy}
 		check.OK(t, f.Write(w, request("text/html"), true))
 		for name, values := range w.Result().Header {
-			check.That(t, !strings.Contains(values[0], "max-age"), "busy %v: got %s: %q, want a refusal that no cache keeps", busy != nil, name, values)
+			check.That(t, !strings.Contains(values[0], "max-age"), "busy %v: got %s: %q, want a refusal that no cache keeps", busy, name, values)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestGRPC(t *testing.T) {
 	wide := waits
 	wide.Message = "Zu viele Aufrufe, 5 % über Plan."
 	wide.Code = 1
-	busy := Refusal{Status: 503, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: new(Busy)}
+	busy := Refusal{Status: 503, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: true}
 	const reason = "This site is receiving too many requests right now. Please wait "
 	for _, test := range []struct {
 		name, contentType string
