@@ -138,22 +138,20 @@ func Private(header http.Header) bool {
 			return false
 		}
 	}
-	var private, revalidated, lasting bool
+	private, lasting := false, len(header["Expires"]) > 0
 	for name, value := range directives(header) {
 		switch name {
 		case "public", "s-maxage":
 			return false
 		case "no-store":
 			private = true
-		case "private": // with a value, it is about some headers only
+		case "private", "no-cache": // with a value, it is about some headers only
 			private = private || value == ""
-		case "no-cache":
-			revalidated = revalidated || value == ""
 		case "max-age":
-			lasting = strings.Trim(value, `"0`) != ""
+			lasting = lasting || strings.Trim(value, `"0`) != ""
 		}
 	}
-	return private || revalidated || !lasting && len(header["Expires"]) == 0
+	return private || !lasting
 }
 
 // SaysPrivate reports whether Cache-Control forbids caches to keep a response for others. If
