@@ -34,11 +34,8 @@ var (
 // What is read is no longer held. It may be closed while it is being read.
 type Received struct {
 	mu     sync.Mutex
-	spool  Spool  // what came before the rest
-	rest   []byte // in memory
-	read   int    // bytes of the rest
-	held   bool   // the memory of the rest is the store's
-	inFile bool   // part of it was put into the file
+	spool  Spool
+	inFile bool // part of it was put into the file
 	closed bool
 	first  [512]byte // so much of a body counts no more than the rest of its request
 }
@@ -70,7 +67,6 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		return nil, nil
 	}
 	b := &Received{spool: s.NewSpool(client, 0)}
-	b.rest = b.first[:0]
 	kept := false
 	defer func() {
 		if !kept {
@@ -99,24 +95,23 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 	return b, nil
 }
 
-// receive reads the body to its end, and returns its length.
+// receive reads the body to its end, and returns its length. What came last stays in memory.
 func (b *Received) receive(ctx context.Context, r *http.Request, most int64) (size int64, err error) {
+	last := b.first[:0]
+	defer func() { b.spool.add(last) }()
 	for {
-		if len(b.rest) == cap(b.rest) {
-			if err := b.makeRoom(); err != nil {
+		if len(last) == cap(last) {
+			if last, err = b.makeRoom(last); err != nil {
 				return size, err
 			}
 		}
-		n, err := r.Body.Read(b.rest[len(b.rest):cap(b.rest)])
-		b.rest = b.rest[:len(b.rest)+n]
+		n, err := r.Body.Read(last[len(last):cap(last)])
+		last = last[:len(last)+n]
 		if size += int64(n); size > most {
 			return size, ErrTooLarge
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			if len(b.rest) == 0 {
-				b.freeRest() // everything lies in the file
-			}
 			return size, nil
 		case err != nil:
 			return size, classify(err)
@@ -163,46 +158,26 @@ func classify(err error) error {
 
 // makeRoom makes room for more of the body: it takes more memory, or puts what is there into the
 // file. The memory grows with what has come, so that clients that send little hold little.
-func (b *Received) makeRoom() error {
-	if cap(b.rest) < blockSize {
-		more := b.spool.store.piece(b.spool.client, max(4*cap(b.rest), smallPiece))
-		if more != nil {
-			more = append(more, b.rest...)
-			b.freeRest()
-			b.rest, b.held = more, true
-			return nil
+func (b *Received) makeRoom(last []byte) ([]byte, error) {
+	if cap(last) < blockSize {
+		if more := b.spool.store.piece(b.spool.client, 4*cap(last)); more != nil {
+			b.spool.store.freePiece(b.spool.client, last)
+			return append(more, last...), nil
 		}
 	}
-	n, err := b.spool.Write(b.rest)
+	n, err := b.spool.Write(last)
 	b.inFile = b.inFile || n > 0
-	b.rest = b.rest[:copy(b.rest, b.rest[n:])]
-	return err
-}
-
-func (b *Received) freeRest() {
-	if b.held {
-		b.spool.store.freePiece(b.spool.client, b.rest)
-	}
-	b.rest, b.read, b.held = nil, 0, false
+	return last[:copy(last, last[n:])], err
 }
 
 // Read implements io.Reader.
 func (b *Received) Read(p []byte) (n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.closed:
+	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
-	case !b.spool.Empty():
-		return b.spool.Read(p)
-	case b.read == len(b.rest):
-		return 0, io.EOF
 	}
-	n = copy(p, b.rest[b.read:])
-	if b.read += n; b.read == len(b.rest) {
-		b.freeRest()
-	}
-	return n, nil
+	return b.spool.Read(p)
 }
 
 // Close implements io.Closer. It gives back what is held. A nil Received holds nothing.
@@ -214,7 +189,6 @@ func (b *Received) Close() error {
 	defer b.mu.Unlock()
 	b.closed = true
 	b.spool.Close()
-	b.freeRest()
 	return nil
 }
 
@@ -226,13 +200,13 @@ func (b *Received) InFile() bool { return b != nil && b.inFile }
 func (b *Received) Reader() io.Reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &reader{body: b, from: b.spool.read + b.read} // one of which is 0
+	return &reader{body: b, from: b.spool.read}
 }
 
 // A reader reads what is held of a body.
 type reader struct {
 	body    *Received
-	segment int // of the spool; after the last one comes the rest
+	segment int // of the spool
 	from    int // in that
 }
 
@@ -243,18 +217,14 @@ func (r *reader) Read(p []byte) (n int, err error) {
 	switch {
 	case b.closed:
 		return 0, http.ErrBodyReadAfterClose
-	case r.segment < len(b.spool.segments):
-		n, err = b.spool.peek(p, r.segment, r.from)
-		if r.from += n; r.from == b.spool.segments[r.segment].len() {
-			r.segment, r.from = r.segment+1, 0
-		}
-		return n, err
-	case r.from == len(b.rest):
+	case r.segment == len(b.spool.segments):
 		return 0, io.EOF
 	}
-	n = copy(p, b.rest[r.from:])
-	r.from += n
-	return n, nil
+	n, err = b.spool.peek(p, r.segment, r.from)
+	if r.from += n; r.from == b.spool.segments[r.segment].len() {
+		r.segment, r.from = r.segment+1, 0
+	}
+	return n, err
 }
 
 // A begun body was not received whole. It is what has been read of it, and then the rest.

@@ -64,10 +64,23 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 		n += written
 		if err != nil {
 			s.store.fail(err)
+			if last.size == 0 {
+				s.store.freeBlock(s.client, last.block)
+				s.segments = s.segments[:len(s.segments)-1]
+			}
 			return n, ErrNoRoom
 		}
 	}
 	return n, nil
+}
+
+// add appends a piece of memory, which is the spool's then.
+func (s *Spool) add(piece []byte) {
+	if len(piece) == 0 {
+		s.store.freePiece(s.client, piece)
+		return
+	}
+	s.segments = append(s.segments, segment{piece: piece})
 }
 
 func (s *Spool) last() *segment { return &s.segments[len(s.segments)-1] }
@@ -145,7 +158,7 @@ func (s *Spool) Discard(n int) {
 	first := &s.segments[0]
 	switch {
 	case s.read < first.len():
-	case first.piece != nil && len(s.segments) == 1:
+	case s.most > 0 && first.piece != nil && len(s.segments) == 1: // more may be written
 		first.piece, s.read = first.piece[:0], 0
 	default:
 		s.free()

@@ -124,7 +124,11 @@ func (s *Store) piece(client netip.Prefix, size int) []byte {
 	return make([]byte, 0, given)
 }
 
+// freePiece gives a piece back. Smaller ones are not the store's.
 func (s *Store) freePiece(client netip.Prefix, piece []byte) {
+	if cap(piece) < smallPiece {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.memory.give(client, int64(cap(piece)))
