@@ -131,14 +131,12 @@ func (o *Options) compilePage() (*Page, error) {
 	switch {
 	case o.PageHTML != nil:
 		return Compile(*o.PageHTML)
-	case o.PageStyle != nil:
-		style := *o.PageStyle
-		style.Text = cmp.Or(o.Message, style.Text)
-		return style.Compile()
-	case o.Message != "":
-		return Style{Text: o.Message}.Compile()
+	case o.PageStyle == nil && o.Message == "":
+		return nil, nil
 	}
-	return nil, nil
+	style := option.CopyOf(o.PageStyle)
+	style.Text = cmp.Or(o.Message, style.Text)
+	return style.Compile()
 }
 
 // ParseLog returns what limits the refusals in the access log, in bursts of those of

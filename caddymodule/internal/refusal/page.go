@@ -28,10 +28,10 @@ const MostPage = 1 << 20
 type Page struct {
 	pieces []piece // of the user's own
 
-	notices [][kinds][]piece // of the built-in page, by languages
-	text    string           // the Style's, as HTML
-	sheet   string           // its style sheet, as an element
-	policy  string           // its Content-Security-Policy; "" for the user's own
+	notices []map[look][]piece // of the built-in page, by languages
+	text    string             // the Style's, as HTML
+	sheet   string             // its style sheet, as an element
+	policy  string             // its Content-Security-Policy; "" for the user's own
 }
 
 // A piece of a page is a literal text and the placeholder behind it, if there is one.
@@ -109,12 +109,13 @@ func (s Style) Compile() (*Page, error) {
 	}
 	sheet := ":root{--accent:" + accent + "}" + styleSheet
 	p := &Page{
-		notices: make([][kinds][]piece, len(languages)), text: html.EscapeString(s.Text), sheet: "<style>" + sheet + "</style>\n",
+		notices: make([]map[look][]piece, len(languages)), text: html.EscapeString(s.Text), sheet: "<style>" + sheet + "</style>\n",
 		policy: "default-src 'none'; script-src " + digest(script) + "; style-src " + digest(sheet) + "; base-uri 'none'; form-action 'none'",
 	}
 	for i := range languages {
-		for kind := range p.notices[i] {
-			p.notices[i][kind] = s.notice(&languages[i], kind)
+		p.notices[i] = make(map[look][]piece)
+		for _, look := range looks {
+			p.notices[i][look] = s.notice(&languages[i], look)
 		}
 	}
 	return p, nil
@@ -144,44 +145,36 @@ func digest(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// The kinds of notices.
-const (
-	reloading = iota // the page asks again by itself
-	resending        // only the person can ask again
-	hopeless         // waiting does not help
-	brief            // without style and script
-	briefHopeless
-	returning // the browser asks again by itself, because a header tells it to
-	inviting  // the person asks again, by a link
-	kinds
-)
-
-// kindOf returns the kind of notice that answers a request. Only requests that are
-// safe may be repeated by themselves.
-func (f *Refusal) kindOf(r *http.Request, in form) int {
-	switch {
-	case in == inBrief && f.Waits:
-		return brief
-	case in == inBrief:
-		return briefHopeless
-	case !f.Waits:
-		return hopeless
-	case f.Reloads && r.Method == http.MethodGet:
-		return returning
-	case f.Busy && r.Method == http.MethodGet:
-		return inviting
-	case !f.Busy && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		return reloading
-	}
-	return resending
+// A look is what differs between the built-in pages in one language.
+type look struct {
+	Waits   bool // waiting helps
+	Brief   bool // without style and script
+	Reloads bool // the page asks again by itself
+	Returns bool // the browser does, because a header tells it to
+	Invites bool // the person does, by a link
 }
 
-// A notice is what the layout of the built-in page asks about one of its kinds.
+// looks are all that [Refusal.lookFor] returns.
+var looks = []look{{}, {Brief: true}, {Waits: true}, {Waits: true, Brief: true}, {Waits: true, Reloads: true}, {Waits: true, Returns: true}, {Waits: true, Invites: true}}
+
+// lookFor returns the look of the answer to a request. Only requests that are safe may be
+// repeated by themselves.
+func (f *Refusal) lookFor(method string, in form) look {
+	whole, get := f.Waits && in != inBrief, method == http.MethodGet
+	return look{
+		Waits: f.Waits, Brief: in == inBrief,
+		Reloads: whole && !f.Busy && (get || method == http.MethodHead),
+		Returns: whole && get && f.Reloads,
+		Invites: whole && get && f.Busy && !f.Reloads,
+	}
+}
+
+// A notice is what the layout of the built-in page asks.
 type notice struct {
 	*language
-	Title, Reason                           string
-	Before, After                           string // of the wait
-	Waits, Brief, Reloads, Returns, Invites bool
+	look
+	Title, Reason string
+	Before, After string // of the wait
 }
 
 //go:embed page.html
@@ -194,11 +187,8 @@ var layout = template.Must(template.New("page").Parse(layoutText))
 var gap = regexp.MustCompile(`\{(reason|seconds|words|code|sheet|script)\}`)
 
 // notice builds a page in one language.
-func (s Style) notice(l *language, kind int) []piece {
-	n := notice{
-		language: l, Title: l.Title, Reason: "{reason}", Waits: kind != hopeless && kind != briefHopeless, Brief: kind == brief || kind == briefHopeless,
-		Reloads: kind == reloading, Returns: kind == returning, Invites: kind == inviting,
-	}
+func (s Style) notice(l *language, look look) []piece {
+	n := notice{language: l, look: look, Title: l.Title, Reason: "{reason}"}
 	if !n.Waits {
 		n.Title, n.Reason = l.Never, l.NeverReason
 		if s.Text != "" {

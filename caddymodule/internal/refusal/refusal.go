@@ -176,7 +176,7 @@ func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, i
 	if in == inHTML {
 		f.set(header, "Content-Security-Policy", page.policy)
 	}
-	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f)
+	return page.appendNotice(text, page.notices[l][f.lookFor(r.Method, in)], &languages[l], f)
 }
 
 // appendProblem writes a body of application/problem+json (RFC 9457), of a type

@@ -88,12 +88,10 @@ func (w *Writer) Bodiless() bool {
 // Tunnels reports whether the answer makes the connection a tunnel. HTTP/2 and 3 say 200
 // where HTTP/1 says 101, and so does an upstream that knows no WebSockets and answers with a page.
 func (w *Writer) Tunnels() bool {
-	return w.Status == http.StatusSwitchingProtocols || w.connect != nil && w.Status < 300 && Switched(w.connect)
-}
-
-// Switched reports whether an upstream has switched protocols, of a request with this context.
-func Switched(ctx context.Context) bool {
-	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if w.connect == nil || w.Status >= 300 {
+		return w.Status == http.StatusSwitchingProtocols
+	}
+	repl, _ := w.connect.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if repl == nil {
 		return false
 	}
