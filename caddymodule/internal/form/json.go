@@ -185,20 +185,15 @@ func (d *document) inString(data []byte) (n int) {
 		return n + 1
 	}
 	text, valid := unescape(d.text)
-	d.stringEnds(text, valid && len(d.text) <= longestValue)
-	return n + 1
-}
-
-func (d *document) stringEnds(text []byte, valid bool) {
+	valid = valid && len(d.text) <= longestValue && utf8.Valid(text)
 	if d.isName {
 		d.want = aColon
 		d.named(text, valid)
-		return
+		return n + 1
 	}
 	d.ends()
-	if d.keep {
-		d.r.note(d.is, text, valid && len(text) <= longestValue && utf8.Valid(text))
-	}
+	d.r.note(d.is, text, valid)
+	return n + 1
 }
 
 func (d *document) append(data []byte) {
@@ -232,9 +227,9 @@ func (d *document) named(name []byte, valid bool) {
 		return
 	}
 	top := d.top()
-	letters, inUTF8 := appendLetters(d.r.room[:0], name)
+	letters, _ := appendLetters(d.r.room[:0], name)
 	switch {
-	case !valid || !inUTF8 || string(name) == "__proto__": // of which Object.assign in JavaScript makes defaults
+	case !valid || string(name) == "__proto__": // of which Object.assign in JavaScript makes defaults
 		d.r.unclear |= top.alive | top.bare.alive | top.items | top.each | top.named
 		return
 	case isIndex(letters):
@@ -256,9 +251,7 @@ func (d *document) named(name []byte, valid bool) {
 
 func (d *document) scalarEnds() {
 	d.ends()
-	if d.is != 0 {
-		d.r.note(d.is, d.text, plainNumber(d.text))
-	}
+	d.r.note(d.is, d.text, plainNumber(d.text))
 }
 
 // plainNumber reports whether a number is written in the same way by whoever reads it.
