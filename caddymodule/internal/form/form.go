@@ -95,19 +95,19 @@ type Array uint8
 // Field adds a field by its name in forms, such as pwd or user[password].
 func (p *Plan) Field(name string) (Field, error) {
 	keys, plain := split(nil, []byte(name))
-	if len(keys) == 0 || !plain || len(name) > longestField {
-		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
-	}
+	good := len(keys) > 0 && plain && len(name) <= longestField
 	var letters, last []byte
 	for i, key := range keys {
 		valid := false
 		last, valid = appendLetters(nil, key)
-		switch index := isIndex(last); {
-		case !valid, index && (i == 0 || i == len(keys)-1):
-			return 0, fmt.Errorf("invalid field %q: want a name with a letter in it and without an index at its end, such as pwd or user[password]", name)
-		case !index:
+		index := isIndex(last)
+		good = good && valid && !(index && (i == 0 || i == len(keys)-1))
+		if !index {
 			letters = append(letters, last...)
 		}
+	}
+	if !good {
+		return 0, fmt.Errorf("invalid field %q: want its name in a form, which has a letter, and no index at its end, such as pwd or user[password]", name)
 	}
 	i, found, err := p.add(wanted{field: string(letters)})
 	if err == nil && !found {
