@@ -111,7 +111,7 @@ func answerTop(_ context.Context, e *engine.Engine, _ *input, of *wire.TopQuery)
 	}
 	result, set, now := wire.Top{Zones: []wire.TopZone{}, Shared: e.Shared != nil}, e.Overrides(), time.Now()
 	for _, z := range zones {
-		s := z.State.Recent.Top(by, mostTop, now)
+		s := z.State.Recent.Top(by, mostTop)
 		keyOf := func(k sketch.Sender) wire.TopKey {
 			if by == sketch.ByKey {
 				return wire.TopKey{Sender: k, Network: shownNetwork(z, k.Name)}

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -40,16 +41,30 @@ func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
 		dir, logf := filepath.Join(caddy.AppDataDir(), "throttle"), func(err error) { caddy.Log().Named("throttle").Error(err.Error()) }
 		c := &control{Changes: changes.New(), Bodies: body.NewStore(dir, logf), stopped: make(chan struct{})}
-		c.Rates.Beside = func(now time.Time) {
-			stores.EachOf(func(z *ZoneState) { z.Recent.Rest(now) })
-			if e := newestApp.Load(); e != nil {
-				e.Proxies.Requests.Store(0)
-			}
-		}
 		go c.Changes.Run(c.stopped)
-		go c.Rates.Run(c.stopped)
+		go c.sample()
 		return c
 	})
+}
+
+// sample samples what is counted, and lets what counts a sample of requests begin again.
+func (c *control) sample() {
+	ticker := time.NewTicker(telemetry.SampleEvery)
+	defer ticker.Stop()
+	for now, n := time.Now(), 0; ; n++ {
+		c.Rates.Sample(now)
+		if n%int(sketch.Span/telemetry.SampleEvery) == 0 {
+			stores.EachOf(func(z *ZoneState) { z.Recent.Turn(now) })
+		}
+		if e := newestApp.Load(); e != nil {
+			e.Proxies.Requests.Store(0)
+		}
+		select {
+		case <-c.stopped:
+			return
+		case now = <-ticker.C:
+		}
+	}
 }
 
 // newestApp is the last of the apps in the control, or nil. Listeners read it, too, for which a

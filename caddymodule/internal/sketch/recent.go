@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// span is how long a part lasts, and parts is how many are kept: the one that runs and
+	// Span is how long a part lasts, and parts is how many are kept: the one that runs and
 	// three before it.
-	span  = 20 * time.Second
+	Span  = 20 * time.Second
 	parts = 4
 
 	counted = 128 // keys of each kind in each part
@@ -30,22 +30,20 @@ const (
 )
 
 // A Recent keeps who made most requests lately, and who was refused most, in bounded
-// memory: by key and by network. It is safe for concurrent use. The zero Recent is ready
-// for use, and counts about the last minute.
+// memory: by key and by network. It counts about the last minute, if [Recent.Turn] is called
+// each [Span]. It is safe for concurrent use. The zero Recent is ready for use.
 //
 // Of many requests, a random sample is counted, which stands for the others.
 type Recent struct {
 	less [2]atomic.Uint32 // of admitted and refused requests, one in less+1 is counted
-	part atomic.Int64     // the number of the window that was counted in last
 
-	mu      sync.Mutex
-	began   time.Time // of the first part that was counted
-	windows [parts]window
+	mu   sync.Mutex
+	part [parts]part // the one that runs comes first
 }
 
-type window struct {
-	number  int64    // parts since 1970
-	tallies [2]tally // of admitted and refused requests
+type part struct {
+	began   time.Time // zero if none was
+	tallies [2]tally  // of admitted and refused requests
 }
 
 // A tally counts requests by each grouping.
@@ -59,6 +57,15 @@ type tally struct {
 // masks are the networks by which requests are counted.
 var masks = [...]struct{ ipv4, ipv6 int }{{32, 64}, {24, 48}, {16, 32}}
 
+// A Kind is that of a request.
+type Kind int
+
+// The kinds.
+const (
+	Admitted Kind = iota
+	Refused
+)
+
 // A Grouping is what requests are counted by.
 type Grouping int
 
@@ -70,49 +77,32 @@ const (
 	By16
 )
 
-// weight returns for how many a request stands that is to be counted, or 0 if it is not. n is
-// another number for each request: steps of the golden ratio spread even consecutive ones evenly
-// (Knuth, The Art of Computer Programming, volume 3, section 6.4).
-func weight(less uint32, n uint64) int {
+// Turn begins the next part, in which each request is counted again, and forgets the oldest.
+func (r *Recent) Turn(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	copy(r.part[1:], r.part[:])
+	r.part[0] = part{began: now}
+	r.less[0].Store(0)
+	r.less[1].Store(0)
+}
+
+// Weight returns for how many an admitted or a refused request stands that is to be counted, or 0
+// if it is not. n is another number for each request: steps of the golden ratio spread even
+// consecutive ones evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+func (r *Recent) Weight(kind Kind, n uint64) int {
+	less := r.less[kind].Load()
 	if less == 0 || uint32(n*0x9E3779B97F4A7C15>>32)&less == 0 {
 		return int(less) + 1
 	}
 	return 0
 }
 
-// AdmittedWeight returns for how many an admitted request stands that is to be counted, or 0 if it
-// is not. n is its number, or a random one. No time is needed, which admitted requests do not know.
-func (r *Recent) AdmittedWeight(n uint64) int { return weight(r.less[0].Load(), n) }
-
-// RefusedWeight returns the same for a refused request. After a flood, the first refusals
-// of the next part are counted, whatever the sample was.
-func (r *Recent) RefusedWeight(n uint64, now time.Time) int {
-	less := r.less[1].Load()
-	if less > 0 && r.part.Load() != partOf(now) {
-		return 1
-	}
-	return weight(less, n)
-}
-
-// Rest has each request counted again once the part is over in which a sample was. Call it now and
-// then, since admitted requests do not know the time.
-func (r *Recent) Rest(now time.Time) {
-	if r.part.Load() != partOf(now) {
-		r.less[0].Store(0)
-		r.less[1].Store(0)
-	}
-}
-
-// Add counts an admitted or a refused request that stands for weight of them. An invalid
-// address is none.
-func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now time.Time) {
-	kind := 0
-	if refused {
-		kind = 1
-	}
+// Add counts a request that stands for weight of them. An invalid address is none.
+func (r *Recent) Add(kind Kind, key string, addr netip.Addr, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := &r.window(now).tallies[kind]
+	t := &r.part[0].tallies[kind]
 	if t.samples < exactly {
 		weight = 1 // it may be that of the part before
 	}
@@ -122,25 +112,6 @@ func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now 
 		r.less[kind].Store(uint32(times - 1))
 		t.least = leastSamples * times
 	}
-}
-
-// partOf returns the number of the part that runs.
-func partOf(now time.Time) int64 { return now.UnixNano() / int64(span) }
-
-// window returns the part that runs.
-func (r *Recent) window(now time.Time) *window {
-	number := partOf(now)
-	w := &r.windows[number%parts]
-	if w.number != number {
-		*w = window{number: number}
-		r.less[0].Store(0)
-		r.less[1].Store(0)
-		r.part.Store(number)
-		if r.began.IsZero() {
-			r.began = now
-		}
-	}
-	return w
 }
 
 func (t *tally) add(name string, addr netip.Addr, times int) {
@@ -175,23 +146,19 @@ type Sender struct {
 }
 
 // Top returns at most n keys or networks of each kind.
-func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
+func (r *Recent) Top(by Grouping, n int) (s Summary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	number := partOf(now)
-	if s.Since = time.Unix(0, (number-parts+1)*int64(span)); r.began.After(s.Since) {
-		s.Since = r.began
-	}
 	all := make(map[string]*sum)
-	for i := range r.windows {
-		w := &r.windows[i]
-		if w.number <= number-parts || w.number > number {
-			continue
+	for i := range r.part {
+		p := &r.part[i]
+		if !p.began.IsZero() {
+			s.Since = p.began
 		}
-		s.Admitted += w.tallies[0].total
-		s.Refused += w.tallies[1].total
-		for kind := range w.tallies {
-			w.tallies[kind].addTo(all, kind, by)
+		s.Admitted += p.tallies[Admitted].total
+		s.Refused += p.tallies[Refused].total
+		for kind := range p.tallies {
+			p.tallies[kind].addTo(all, kind, by)
 		}
 	}
 	s.Busiest = first(all, n, func(of *sum) (int, int) { return of.times[0] + of.times[1], max(of.least[0], of.least[1]) })

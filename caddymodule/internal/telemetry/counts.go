@@ -31,7 +31,9 @@ type Figures struct {
 
 // NewFigures returns the figures of a zone name.
 func NewFigures() *Figures {
-	return &Figures{marked: expiring.New[netip.Addr, struct{}](mostPeople), counted: expiring.New[netip.Addr, struct{}](mostPeople)}
+	f := &Figures{marked: expiring.New[netip.Addr, struct{}](mostPeople), counted: expiring.New[netip.Addr, struct{}](mostPeople)}
+	f.Recent.Turn(time.Now())
+	return f
 }
 
 // Options are what the counts of a zone depend on beside it.
@@ -110,7 +112,7 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	}
 	t.decided[d][why].Inc()
 	if why == limit.None {
-		if weight := t.figures.Recent.AdmittedWeight(t.facts.asked.Add(1)); weight > 0 {
+		if weight := t.figures.Recent.Weight(sketch.Admitted, t.facts.asked.Add(1)); weight > 0 {
 			t.sample(o, r, weight)
 		}
 		return
@@ -122,9 +124,9 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	if asked {
 		t.facts.asked.Add(1)
 	}
-	if weight := t.figures.Recent.RefusedWeight(rand.Uint64(), now); weight > 0 {
+	if weight := t.figures.Recent.Weight(sketch.Refused, rand.Uint64()); weight > 0 {
 		client := limit.AddressOf(r)
-		if t.figures.Recent.Add(true, o.Key, client, weight, now); asked {
+		if t.figures.Recent.Add(sketch.Refused, o.Key, client, weight); asked {
 			t.facts.sample(o.Key, client)
 		}
 	}
@@ -143,7 +145,7 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 // Admitted implements limit.Reporter.
 func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
 	t.admitted.Inc()
-	if weight := t.figures.Recent.AdmittedWeight(t.facts.asked.Add(1)); weight > 0 {
+	if weight := t.figures.Recent.Weight(sketch.Admitted, t.facts.asked.Add(1)); weight > 0 {
 		t.sample(o, r, weight)
 	}
 }
@@ -152,7 +154,7 @@ func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
 func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
 	client := limit.AddressOf(r)
 	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
-	t.figures.Recent.Add(false, o.Key, client, weight, time.Now())
+	t.figures.Recent.Add(sketch.Admitted, o.Key, client, weight)
 	t.facts.sample(o.Key, client)
 }
 

@@ -88,10 +88,8 @@ const (
 	samplesKept = 61 // ten minutes
 )
 
-// Rates samples the counters, so that requests need not be counted twice.
+// Rates are samples of the counters, so that requests need not be counted twice.
 type Rates struct {
-	Beside func(now time.Time) // is called after each sample
-
 	mu      sync.Mutex
 	samples []rateSample // oldest first
 }
@@ -102,23 +100,8 @@ type rateSample struct {
 	calls  map[string]callCounts
 }
 
-// Run samples until stop is closed.
-func (r *Rates) Run(stop <-chan struct{}) {
-	ticker := time.NewTicker(SampleEvery)
-	defer ticker.Stop()
-	for {
-		now := time.Now()
-		r.take(now)
-		r.Beside(now)
-		select {
-		case <-stop:
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-func (r *Rates) take(now time.Time) {
+// Sample samples the counters. Call it every [SampleEvery].
+func (r *Rates) Sample(now time.Time) {
 	counts, _ := CountsByZone()
 	next := rateSample{now, counts, callsByStore()}
 	r.mu.Lock()
