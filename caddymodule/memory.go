@@ -37,11 +37,10 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	m.use = &stores.MemoryUse{MaxBuckets: m.MaxBuckets, Every: time.Duration(m.SnapshotInterval), Logger: ctx.Logger()}
+	m.use = &stores.MemoryUse{MaxBuckets: m.MaxBuckets, Every: time.Duration(m.SnapshotInterval), Logger: ctx.Logger(), Memory: stores.JoinMemory(m.MaxBuckets)}
 	if m.Snapshot = filled[0]; m.Snapshot != "off" {
 		m.use.Snapshot = m.Snapshot
 	}
-	m.use.Join()
 	return nil
 }
 

@@ -72,41 +72,42 @@ func (c *control) sample() {
 var newestApp atomic.Pointer[Engine]
 
 func (c *control) Start(e *Engine) {
-	c.follow(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.apps = append(c.apps, e)
-	newestApp.Store(e)
+	c.follow(append(c.apps, e))
 }
 
 func (c *control) Stop(e *Engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.apps = slices.DeleteFunc(c.apps, func(other *Engine) bool { return other == e })
-	if n := len(c.apps); n > 0 {
-		last := c.apps[n-1]
-		if newestApp.Swap(last) != last { // a config that failed to start
-			c.follow(last)
-		}
-	} else {
-		newestApp.Store(nil)
-		c.Changes.Use(nil, "", zap.NewNop(), nil)
-	}
+	c.follow(slices.DeleteFunc(c.apps, func(other *Engine) bool { return other == e }))
 }
 
-// follow lets what is shared go by a config, which is the newest that runs.
-func (c *control) follow(e *Engine) {
-	c.Bodies.SetBounds(e.bodies)
-	for _, l := range e.InFlight {
-		l.Started()
+// follow lets what is shared go by the newest of the configs that run. mu is held.
+func (c *control) follow(apps []*Engine) {
+	c.apps = apps
+	if len(apps) == 0 {
+		newestApp.Store(nil)
+		c.Changes.Use(nil, "", zap.NewNop(), nil)
+		return
 	}
-	var registry store.Registry
-	var read func()
-	if e.Shared != nil {
-		registry, _ = e.Shared.Registry()
-		read = e.Shared.ChangesRead
+	e := apps[len(apps)-1]
+	if newestApp.Load() != e { // it has started, or a newer one has failed to
+		c.Bodies.SetBounds(e.bodies)
+		for _, l := range e.InFlight {
+			l.Started()
+		}
+		var registry store.Registry
+		var read func()
+		if e.Shared != nil {
+			registry, _ = e.Shared.Registry()
+			read = e.Shared.ChangesRead
+		}
+		c.Changes.Use(registry, filepath.Join(caddy.AppDataDir(), "throttle", "changes.json"), e.Logger, read)
+		newestApp.Store(e)
 	}
-	c.Changes.Use(registry, filepath.Join(caddy.AppDataDir(), "throttle", "changes.json"), e.Logger, read)
+	// A config that starts may still fail to: a smaller bound must not drop buckets before that.
+	e.Memory.Memory.Use(e.Memory, slices.MaxFunc(apps, func(a, b *Engine) int { return a.Memory.MaxBuckets - b.Memory.MaxBuckets }).Memory.MaxBuckets)
 }
 
 // started returns the configs that run, oldest first.

@@ -234,7 +234,6 @@ func (e *Engine) Start() error {
 	}
 	e.Signing.start(ctx, e.Logger)
 	e.Control.Start(e)
-	e.Memory.Start(e.savedLimits()) // last, since limits that were changed at run time are known by now
 	return nil
 }
 
@@ -246,7 +245,6 @@ func (e *Engine) End() {
 	if e.Shared != nil {
 		e.Shared.Detach(e)
 	}
-	e.Memory.Stop()
 }
 
 // CleanUp logs refusals that were counted but not logged yet, and releases everything that
@@ -267,11 +265,7 @@ func (e *Engine) CleanUp() error {
 	stores.EachOf(func(s *ZoneState) { left[s.name] = true })
 	stores.EachOf(func(s *inflight.State) { left[s.Name] = true })
 	telemetry.DeleteOthers(left)
-	errs = append(errs, stores.Leave(controlKey))
-	if e.Shared != nil {
-		errs = append(errs, stores.Leave(stores.MemoryKey)) // that of a store in memory is the module's
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, stores.Leave(controlKey))...)
 }
 
 // Prepare implements limit.Env.

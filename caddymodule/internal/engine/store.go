@@ -7,7 +7,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -16,13 +15,15 @@ import (
 )
 
 // UseMemory makes a store in memory the store.
-func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Memory.Store }
+func (e *Engine) UseMemory(m *stores.MemoryUse) {
+	m.Restored = e.restored
+	e.Memory, e.Store = m, m.Memory.Store
+}
 
 // UseShared makes a shared store the store.
 func (e *Engine) UseShared(s *stores.SharedStore) {
 	// The shared store is the one that lasts.
-	e.Memory = &stores.MemoryUse{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}
-	e.Memory.Join()
+	e.Memory = &stores.MemoryUse{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger, Memory: s.Memory}
 	e.Shared, e.Store = s, s.With(sharedstore.Options{Timeout: time.Duration(e.app.StoreTimeout), Nodes: e.app.Nodes, Zone: e.zoneFallback})
 }
 
@@ -99,27 +100,14 @@ func (e *Engine) Effective(c *leakybucket.Charge) {
 	}
 }
 
-// savedLimits returns a function that sets the limit, the debt and the block of a
-// bucket that was saved, and returns false if no zone of this config has such buckets.
-// A bucket that leaked as an override or a change at run time says has the limit of that.
-func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
-	set, now, limits := e.Overrides(), time.Now(), make(map[string][]leakybucket.Charge)
-	for name, z := range e.Zones {
-		limits[name] = z.Limits()
+// restored sets the limit and the block of a bucket that was saved. It returns false if this config
+// has not its zone.
+func (e *Engine) restored(c *leakybucket.Charge, saved leakybucket.State) (known bool) {
+	z, known := e.Zones[c.Zone]
+	if known {
+		z.Restored(c, &saved)
 	}
-	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
-		z, changed := e.Zones[c.Zone], set.Limit(c.Zone, c.Key, now) != nil
-		for i, l := range limits[c.Zone] {
-			if changed {
-				_, l.Limit = set.Apply(c.Zone, c.Key, perkey.Limited, l.Limit, z.MostCost, now)
-				l.Debt = z.Settle.DebtUnder(l.Limit)
-			}
-			if i == 0 || l.Limit.Leak == saved.Leak && (c.Limit.Leak != saved.Leak || l.Limit.Capacity > c.Limit.Capacity) {
-				c.Limit, c.Debt, c.Block = l.Limit, l.Debt, l.Block
-			}
-		}
-		return z != nil
-	}
+	return known
 }
 
 // Down implements sharedstore.Observer.

@@ -9,6 +9,7 @@
 package limit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -167,13 +168,11 @@ func (z *Zone) EndsAtAdmission() bool {
 	return z.Delay == nil && z.Settle == nil && len(z.Refund) == 0
 }
 
-// Limits returns a charge for each limit that a bucket of the zone may have, with its
-// debt and its block. The zone's own limit comes first.
-func (z *Zone) Limits() (all []leakybucket.Charge) {
-	for _, limit := range z.Key.Overrides.Limits() {
-		all = append(all, leakybucket.Charge{Limit: limit, Debt: z.Settle.DebtUnder(limit), Block: z.ladder})
-	}
-	return all
+// Restored sets the limit and the block of a bucket that was saved. As after a reload, the bucket
+// stays what it was until it is touched.
+func (z *Zone) Restored(c *leakybucket.Charge, saved *leakybucket.State) {
+	c.Limit = leakybucket.Limit{Capacity: max(z.Limit.Capacity, saved.Level), Leak: cmp.Or(saved.Leak, z.Limit.Leak)}
+	c.Block = z.ladder
 }
 
 // Terms returns on which terms the zone charges a cost to a bucket with this limit, as in

@@ -2,7 +2,6 @@ package stores
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,27 +27,10 @@ type MemoryUse struct {
 	Every      time.Duration // how often that is written
 	Logger     *zap.Logger
 
-	Memory *Memory // once it has joined
+	Memory *Memory
 
-	// limits sets the limit of a bucket that is restored.
-	limits func(*leakybucket.Charge, leakybucket.State) bool
-}
-
-// Join joins the process's memory of buckets, or creates it. The caller must leave it once.
-func (u *MemoryUse) Join() { u.Memory = joinMemory(u.MaxBuckets) }
-
-// Start applies the options of a config that starts. limits sets the limit of a bucket
-// that is restored.
-func (u *MemoryUse) Start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
-	u.limits = limits
-	u.Memory.follow(func(configs []*MemoryUse) []*MemoryUse { return append(configs, u) })
-}
-
-// Stop withdraws the options of a config that stops or has failed to start.
-func (u *MemoryUse) Stop() {
-	u.Memory.follow(func(configs []*MemoryUse) []*MemoryUse {
-		return slices.DeleteFunc(configs, func(other *MemoryUse) bool { return other == u })
-	})
+	// Restored sets the limit and the block of a bucket that was saved, or returns false to drop it.
+	Restored func(*leakybucket.Charge, leakybucket.State) bool
 }
 
 // A Memory is the process's memory store. It saves buckets to a file, restores them when the first
@@ -59,8 +41,7 @@ type Memory struct {
 	timer *time.Timer // until the next save
 
 	mu       sync.Mutex
-	configs  []*MemoryUse   // that have started and not stopped, oldest first
-	last     *MemoryUse     // the newest that has been one of them; nil at first
+	last     *MemoryUse     // the newest that has started; nil at first
 	reported uint64         // evictions
 	file     *snapshot.File // nil if last wants none, or it cannot be had
 	saved    uint64         // Changes() when the file was last up to date
@@ -69,9 +50,9 @@ type Memory struct {
 	failures uint64
 }
 
-// joinMemory joins the process's memory, or creates it for maxBuckets. It is
-// process-wide because a new config must find the levels that the last one left.
-func joinMemory(maxBuckets int) *Memory {
+// JoinMemory joins the process's memory, or creates it for maxBuckets. It is process-wide because a
+// new config must find the levels that the last one left. The caller must leave it once.
+func JoinMemory(maxBuckets int) *Memory {
 	return Join(MemoryKey, func() *Memory {
 		m := newMemory(maxBuckets)
 		go m.run()
@@ -115,23 +96,6 @@ func (m *Memory) shed() {
 	}
 }
 
-// follow changes the list of running configs, and applies the largest bound of them, and
-// the snapshot of the last one. During a reload two configs run, and the new
-// one may still fail to start: a smaller bound must not drop buckets before that.
-func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.configs = change(m.configs)
-	most := 0
-	for _, config := range m.configs {
-		most = max(most, config.MaxBuckets)
-	}
-	if most > 0 {
-		m.SetMaxBuckets(most)
-		m.keep(m.configs[len(m.configs)-1])
-	}
-}
-
 // Destruct ends the goroutine when no config uses the memory any more, and saves for the last time.
 func (m *Memory) Destruct() error {
 	close(m.stop)
@@ -146,9 +110,12 @@ func (m *Memory) Destruct() error {
 // unsaved is a number that Changes never reaches.
 const unsaved = math.MaxUint64
 
-// keep saves buckets as a config wants it. The first one reads its file: later ones find buckets
-// that are newer than any file. mu is held.
-func (m *Memory) keep(config *MemoryUse) {
+// Use keeps at most so many buckets, and saves them as a config wants it that has started. The first
+// one reads its file: later ones find buckets that are newer than any file.
+func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.SetMaxBuckets(maxBuckets)
 	last := m.last
 	m.last = config
 	if last == nil || last.Snapshot == "" || last.Every != config.Every { // else reloads would put the next save off
@@ -173,7 +140,7 @@ func (m *Memory) keep(config *MemoryUse) {
 		return
 	}
 	err = file.Load(func(content []byte) error {
-		found, err := m.ReadSnapshot(content, config.limits)
+		found, err := m.ReadSnapshot(content, config.Restored)
 		if err == nil {
 			m.saved = m.Changes() // a config that fails to start changes nothing
 			logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),

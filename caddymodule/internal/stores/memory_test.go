@@ -25,7 +25,7 @@ func started(t *testing.T, file string) (*Memory, *observer.ObservedLogs) {
 		c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
 		return true
 	}
-	m.keep(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), limits: limits})
+	m.Use(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), Restored: limits}, 1000)
 	t.Cleanup(m.end)
 	return m, logs
 }
@@ -136,14 +136,8 @@ func TestReloadsDoNotPutOffTheSnapshot(t *testing.T) {
 		m := newMemory(1000)
 		go m.run()
 		limits := func(c *leakybucket.Charge, _ leakybucket.State) bool { return false }
-		var last *MemoryUse
 		for i := range 30 { // 10 minutes
-			use := &MemoryUse{Memory: m, MaxBuckets: 1000, Snapshot: file, Every: 30 * time.Second, Logger: zap.NewNop()}
-			use.Start(limits)
-			if last != nil {
-				last.Stop()
-			}
-			last = use
+			m.Use(&MemoryUse{Snapshot: file, Every: 30 * time.Second, Logger: zap.NewNop(), Restored: limits}, 1000)
 			pour(t, m, fmt.Sprint(i))
 			time.Sleep(20 * time.Second)
 		}
@@ -159,13 +153,9 @@ func TestASnapshotThatAReloadTurnsOnIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, m := filepath.Join(t.TempDir(), "buckets"), newMemory(1000)
 		go m.run()
-		limits := func(*leakybucket.Charge, leakybucket.State) bool { return false }
-		off := &MemoryUse{Memory: m, MaxBuckets: 1000, Every: 30 * time.Second, Logger: zap.NewNop()}
-		off.Start(limits)
+		m.Use(&MemoryUse{Every: 30 * time.Second, Logger: zap.NewNop()}, 1000)
 		time.Sleep(time.Minute)
-		on := &MemoryUse{Memory: m, MaxBuckets: 1000, Snapshot: file, Every: 30 * time.Second, Logger: zap.NewNop()}
-		on.Start(limits)
-		off.Stop()
+		m.Use(&MemoryUse{Snapshot: file, Every: 30 * time.Second, Logger: zap.NewNop()}, 1000)
 		pour(t, m, "a")
 		time.Sleep(10 * time.Minute)
 		s, _ := m.Snapshot(time.Now())

@@ -22,8 +22,9 @@ import (
 // share one, so a reload keeps its connections.
 type SharedStore struct {
 	*sharedstore.Backend
-	Name string
-	key  string // in the pool
+	Name   string
+	Memory *Memory // has this process's own buckets
+	key    string  // in the pool
 
 	users atomic.Int64 // and left
 	close func()       // once
@@ -42,7 +43,7 @@ func ConnectStore(name string, options []string, open func(report func(error)) (
 	key := fmt.Sprintf("store %s %x", name, sha256.Sum256(text))
 	// The memory is joined before: while the pool opens one entry, another one may wait for
 	// whoever looks at all of them.
-	local := joinMemory(DefaultMaxBuckets)
+	local := JoinMemory(DefaultMaxBuckets)
 	taken := false
 	defer func() {
 		if !taken {
@@ -50,7 +51,7 @@ func ConnectStore(name string, options []string, open func(report func(error)) (
 		}
 	}()
 	store, _, err := Process.LoadOrNew(key, func() (caddy.Destructor, error) {
-		s := &SharedStore{Name: name, key: key}
+		s := &SharedStore{Name: name, Memory: local, key: key}
 		remote, err := open(func(err error) { s.Report(err) }) // which nothing does before it is used
 		if err != nil {
 			return nil, err
