@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -99,7 +100,7 @@ func (a *App) provisionKey(caddy.Context) error {
 	if len(key) < leastKey {
 		return fmt.Errorf("invalid signing_key of %d bytes: want at least %d, such as of openssl rand -hex 32", len(key), leastKey)
 	}
-	a.engine.Signing.Fixed = key
+	a.engine.Key = signer.Fixed(key)
 	return nil
 }
 

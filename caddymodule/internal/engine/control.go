@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"slices"
@@ -29,9 +30,9 @@ type control struct {
 	Changes  *changes.Copy
 	Refusals supportcode.Ring // the last ones
 	Rates    telemetry.Rates
-	Bodies   *body.Store                 // received ones, and responses that wait for their clients
-	keys     atomic.Pointer[signer.Ring] // of the config that started last
-	stopped  chan struct{}               // closed when no config uses it any more
+	Bodies   *body.Store   // received ones, and responses that wait for their clients
+	key      signer.Ring   // in Caddy's storage: a reload keeps it although storage fails meanwhile
+	stopped  chan struct{} // closed when no config uses it any more
 
 	mu   sync.Mutex
 	apps []*Engine // of configs that have started and not stopped, oldest first
@@ -143,43 +144,24 @@ func (c *control) Destruct() error {
 	return nil
 }
 
-// signingKeys are the keys that device cookies and passes are signed with, as one config has
-// them. They are read from Caddy's storage when the config starts, unless the config has the
-// only one.
-type signingKeys struct {
-	*signer.Ring        // nil if nothing is signed
-	Fixed        string // the secret of the config, or empty
-
-	// last are those of the config that started last, so that a reload keeps them although
-	// storage fails meanwhile.
-	last *atomic.Pointer[signer.Ring]
-}
-
-// patience is how long a config waits for its keys when it starts. A storage that takes
-// longer must not keep sites from being served.
+// patience is how long a config waits for its key when it starts. A storage that takes longer must
+// not keep sites from being served.
 const patience = time.Second
 
-// Join returns the config's keys, which all its zones share.
-func (s *signingKeys) Join(ctx caddy.Context) *signer.Ring {
-	switch {
-	case s.Ring != nil:
-	case s.Fixed != "":
-		s.Ring = signer.Fixed(s.Fixed)
-	default:
-		s.Ring = signer.New(ctx.Storage(), s.last.Load())
-	}
-	return s.Ring
+// signingKey returns the key of device cookies and passes.
+func (e *Engine) signingKey() *signer.Ring {
+	e.signs = true
+	return cmp.Or(e.Key, &e.Control.key)
 }
 
-// start reads the keys, and keeps them up to date until ctx is done.
-func (s *signingKeys) start(ctx context.Context, logger *zap.Logger) {
-	if s.Ring == nil || s.Fixed != "" {
-		return // the config has the only key, or needs none
+// readKey reads the key, and keeps it up to date until ctx is done.
+func (e *Engine) readKey(ctx context.Context) {
+	if !e.signs || e.Key != nil {
+		return
 	}
 	waiting, tried := context.WithTimeout(ctx, patience)
-	go s.Run(ctx, tried, func(err error) {
-		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued", zap.Error(err))
+	go e.Control.key.Run(ctx, e.Ctx.Storage(), tried, func(err error) {
+		e.Logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued", zap.Error(err))
 	})
 	<-waiting.Done()
-	s.last.Store(s.Ring)
 }

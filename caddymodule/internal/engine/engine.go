@@ -43,7 +43,8 @@ type Engine struct {
 	Ctx     caddy.Context
 	Memory  *stores.MemoryUse // the store itself, or the fallback of a shared one
 	Control *control
-	Signing signingKeys // of device cookies and passes
+	Key     *signer.Ring // that the config has of its own; nil stands for the one in storage
+	signs   bool         // something needs a key
 	defined
 	reports
 	lifetime
@@ -111,7 +112,6 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.bodies = body.Bounds{Request: request, Files: inAll}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.table, e.Proxies.warner = &e.Control.Changes.Table, e.Warner
-	e.Signing.last = &e.Control.keys
 	events, err := ctx.App("events")
 	if err == nil {
 		e.subscribers = events.(*caddyevents.App)
@@ -159,7 +159,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	}()
 	warnings := z.Warnings()
 	if err = z.Load(ctx, limit.Given{
-		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
+		Shadow: e.app.Shadow, Static: e.Static, Keys: e.signingKey,
 		Insecure: sync.OnceFunc(func() {
 			z.Counts.Logger.Warn("a login succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 		}),
@@ -206,7 +206,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight, glo
 		return e.InFlight[name], err
 	}
 	l, err := inflight.New(ctx, definition, inflight.Options{
-		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
+		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: e.signingKey,
 		Bodies: e.Control.Bodies, Bounds: e.app.Buffer, Refusals: &e.Control.Refusals, Exiting: exiting,
 		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: &e.lines,
 	})
@@ -232,7 +232,7 @@ func (e *Engine) Start() error {
 		telemetry.CountStore(e.Shared.Name)
 		e.Shared.Attach(e)
 	}
-	e.Signing.start(ctx, e.Logger)
+	e.readKey(ctx)
 	e.Control.Start(e)
 	return nil
 }

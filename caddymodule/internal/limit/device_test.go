@@ -31,8 +31,8 @@ var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 func newTrust(t *testing.T, zone string) *TrustDevices {
 	t.Helper()
-	keys := signer.New(noStorage{}, nil)
-	check.OK(t, keys.Maintain(t.Context()))
+	keys := new(signer.Ring)
+	check.OK(t, keys.Maintain(t.Context(), noStorage{}))
 	return &TrustDevices{zone: zone, Cookie: "sid", For: caddy.Duration(24 * time.Hour), keys: keys}
 }
 
@@ -193,7 +193,7 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 		client := trust.client(requestWith(sent), "example.com", "alice", "alice", noon)
 		check.Equal(t, client.Earned(http.Header{"Set-Cookie": {"log_in=opaque"}}, noon), false, "a client that sent %s", sent)
 	}
-	trust.keys = signer.New(noStorage{}, nil)
+	trust.keys = new(signer.Ring)
 	header := make(http.Header)
 	trust.client(requestWith(), "example.com", "alice", "", noon).Issue(header, noon)
 	check.That(t, len(header) == 0, "got %v without a key, want nothing", header)

@@ -24,7 +24,7 @@ import (
 func withKey(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	check.OK(t, signer.New(&certmagic.FileStorage{Path: dir}, nil).Maintain(t.Context()))
+	check.OK(t, new(signer.Ring).Maintain(t.Context(), &certmagic.FileStorage{Path: dir}))
 	return dir
 }
 
@@ -398,7 +398,7 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 	dir := t.TempDir()
 	a, b := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "")), servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
-	stranger := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	stranger := servertest.NewLoginSiteWith(t, dir, "signing_key "+strings.Repeat("k", 32), byAccount("3.5 1/h", ""))
 	device := newBrowser(a, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	newBrowser(a, "198.51.100.1:1").guesses(10, "owner")

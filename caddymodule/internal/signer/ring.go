@@ -35,20 +35,10 @@ type Storage interface {
 	Unlock(ctx context.Context, name string) error
 }
 
-// A Ring holds the signing key as storage has it. It is safe for concurrent use.
+// A Ring holds the signing key as storage has it. It is safe for concurrent use. The zero Ring has no
+// key, and is ready for use.
 type Ring struct {
-	storage Storage                // nil if the key is fixed
-	key     atomic.Pointer[[]byte] // nil until storage was read
-}
-
-// New returns a ring for the key in storage. Until that is read, it has the key of an
-// earlier ring, which may be nil.
-func New(storage Storage, earlier *Ring) *Ring {
-	r := &Ring{storage: storage}
-	if earlier != nil {
-		r.key.Store(earlier.key.Load())
-	}
-	return r
+	key atomic.Pointer[[]byte]
 }
 
 // Fixed returns a ring that has one key for ever, which a secret gives. Nodes with the same
@@ -57,16 +47,16 @@ func Fixed(secret string) *Ring {
 	mac := hmac.New(sha512.New, []byte(secret))
 	mac.Write([]byte("throttle signing key"))
 	key := mac.Sum(nil)[:keySize]
-	r := New(nil, nil)
+	r := new(Ring)
 	r.key.Store(&key)
 	return r
 }
 
 // Run keeps the key up to date until ctx is done. failed is told when storage begins to fail.
 // After each attempt, Run calls tried. A fixed ring needs none of it.
-func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
+func (r *Ring) Run(ctx context.Context, storage Storage, tried func(), failed func(error)) {
 	for failing := false; ; {
-		err := r.Maintain(ctx)
+		err := r.Maintain(ctx, storage)
 		if err != nil && !failing && ctx.Err() == nil {
 			failed(err)
 		}
@@ -81,27 +71,27 @@ func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
 }
 
 // Maintain reads the key. If storage has none, it makes one. If storage cannot be read, it
-// makes none, and the ring keeps the key it has. It must not be called by two goroutines at once.
-func (r *Ring) Maintain(ctx context.Context) (err error) {
+// makes none, and the ring keeps the key it has.
+func (r *Ring) Maintain(ctx context.Context, storage Storage) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, maintainLimit)
 	defer cancel()
-	if err := r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
+	if err := r.load(ctx, storage); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.storage.Lock(ctx, lockName); err != nil {
+	if err := storage.Lock(ctx, lockName); err != nil {
 		return fmt.Errorf("locking %s in storage: %w", lockName, err)
 	}
 	defer func() {
-		if unlock := r.storage.Unlock(context.WithoutCancel(ctx), lockName); unlock != nil && err == nil {
+		if unlock := storage.Unlock(context.WithoutCancel(ctx), lockName); unlock != nil && err == nil {
 			err = fmt.Errorf("unlocking %s in storage: %w", lockName, unlock)
 		}
 	}()
-	if err = r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
+	if err = r.load(ctx, storage); !errors.Is(err, fs.ErrNotExist) {
 		return err // another node was faster
 	}
 	key := make([]byte, keySize)
 	rand.Read(key) // never fails
-	if err := r.storage.Store(ctx, storageKey, key); err != nil {
+	if err := storage.Store(ctx, storageKey, key); err != nil {
 		return fmt.Errorf("writing %s to storage: %w", storageKey, err)
 	}
 	r.key.Store(&key)
@@ -109,8 +99,8 @@ func (r *Ring) Maintain(ctx context.Context) (err error) {
 }
 
 // load reads the key from storage.
-func (r *Ring) load(ctx context.Context) error {
-	key, err := r.storage.Load(ctx, storageKey)
+func (r *Ring) load(ctx context.Context, storage Storage) error {
+	key, err := storage.Load(ctx, storageKey)
 	if err != nil {
 		return fmt.Errorf("reading %s from storage: %w", storageKey, err)
 	}

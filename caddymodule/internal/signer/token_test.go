@@ -55,9 +55,8 @@ func TestATokenThatWasChangedIsRefused(t *testing.T) {
 }
 
 func FuzzVerify(f *testing.F) {
-	storage := newMemoryStorage()
-	r := New(storage, nil)
-	if err := r.Maintain(f.Context()); err != nil {
+	r := new(Ring)
+	if err := r.Maintain(f.Context(), newMemoryStorage()); err != nil {
 		f.Fatal(err)
 	}
 	good, _ := r.Sign(&testBound, []byte(testSays))

@@ -42,8 +42,8 @@ func (*storage) Unlock(context.Context, string) error { return nil }
 // node returns the zone php of a node that shares storage.
 func node(t testing.TB, s *storage) *Issuer {
 	t.Helper()
-	keys := signer.New(s, nil)
-	check.OK(t, keys.Maintain(t.Context()))
+	keys := new(signer.Ring)
+	check.OK(t, keys.Maintain(t.Context(), s))
 	return &Issuer{
 		Name: "php", Keys: keys, Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}},
 		Memory: NewMemory(), Full: func() {}, Insecure: func() {},
@@ -440,7 +440,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 }
 
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
-	z := &Issuer{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
+	z := &Issuer{Name: "php", Keys: new(signer.Ring), Issued: []string{"sid"}}
 	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
 	check.That(t, c.Rank() == fairqueue.First && c.Refused(header, now, 0, netip.Addr{}) == None && len(header) == 0, "got %v and %v", c.Rank(), header)
 }
