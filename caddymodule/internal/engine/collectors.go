@@ -2,15 +2,11 @@ package engine
 
 import (
 	"errors"
-	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -65,9 +61,11 @@ func (Running) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (Running) Collect(metrics chan<- prometheus.Metric) {
-	collectZones(metrics)
-	collectStores(metrics)
-	collectWaiting(metrics)
+	if e := newestApp.Load(); e != nil {
+		e.collectZones(metrics)
+		e.collectStores(metrics)
+		e.collectInFlight(metrics)
+	}
 }
 
 type metricsChannel chan<- prometheus.Metric
@@ -87,59 +85,31 @@ func (to metricsChannel) count(of *prometheus.Desc, n uint64) {
 	to <- prometheus.MustNewConstMetric(of, prometheus.CounterValue, float64(n))
 }
 
-func collectStores(to metricsChannel) {
-	// While a reload changes the shared store, there are two. The older one counts, because the
-	// reload may fail.
-	if apps := started(); len(apps) > 0 && apps[0].Shared != nil {
-		to.gauge(breakerOpen, toGauge(apps[0].Shared.Down()), apps[0].Shared.Name)
+func (e *Engine) collectStores(to metricsChannel) {
+	if e.Shared != nil {
+		to.gauge(breakerOpen, toGauge(e.Shared.Down()), e.Shared.Name)
 	}
-	evicted, there := uint64(0), make(map[string]bool)
-	stores.EachOf(func(l *ZoneState) { there[l.name] = true })
-	stores.EachOf(func(m *stores.Memory) {
-		for zone, n := range m.Buckets() {
-			if there[zone] { // buckets outlive it until they are forgotten
-				to.gauge(keptBuckets, float64(n), zone)
-			}
+	memory := e.Memory.Memory
+	for zone, n := range memory.Buckets() {
+		if e.Zones[zone] != nil { // buckets outlive it until they are forgotten
+			to.gauge(keptBuckets, float64(n), zone)
 		}
-		evicted = m.Evictions()
-		if s, wanted := m.Snapshot(time.Now()); wanted {
-			to.gauge(snapshotAge, s.Age.Seconds())
-			to.count(snapshotFailures, s.Failures)
-		}
-	})
-	to.count(evictions, evicted)
+	}
+	to.count(evictions, memory.Evictions())
+	if s, wanted := memory.Snapshot(time.Now()); wanted {
+		to.gauge(snapshotAge, s.Age.Seconds())
+		to.count(snapshotFailures, s.Failures)
+	}
 }
 
-// newest returns the zones, or the concurrency limits, that have started, those of one name in the
-// newest config.
-func newest[V any](of func(*Engine) map[string]V) map[string]V {
-	all := make(map[string]V)
-	for _, e := range started() {
-		maps.Copy(all, of(e))
+func (e *Engine) collectInFlight(to metricsChannel) {
+	if len(e.InFlight) > 0 {
+		memory, file := e.Control.Bodies.Held()
+		to.gauge(keptBytes, float64(memory), "memory")
+		to.gauge(keptBytes, float64(file), "file")
 	}
-	return all
-}
-
-func zonesOf(e *Engine) map[string]*Zone { return e.Zones }
-
-func collectWaiting(to metricsChannel) {
-	limits, set, now := newest(func(e *Engine) map[string]*inflight.Limit { return e.InFlight }), (*override.Set)(nil), time.Now()
-	stores.EachOf(func(c *control) {
-		set = c.Changes.Table.Load()
-		if len(limits) > 0 {
-			memory, file := c.Bodies.Held()
-			to.gauge(keptBytes, float64(memory), "memory")
-			to.gauge(keptBytes, float64(file), "file")
-		}
-	})
-	for name, z := range newest(zonesOf) {
-		to.gauge(shadowByHand, toGauge(set.Shadow(name, now)), name)
-		if z.Delay != nil && z.Shadow == nil {
-			to.gauge(waitingRequests, float64(z.State.Waiting.Taken()), name, "")
-		}
-	}
-	for name, l := range limits {
-		to.gauge(shadowByHand, toGauge(set.Shadow(name, now)), name)
+	for name, l := range e.InFlight {
+		to.gauge(shadowByHand, toGauge(e.Overrides().Shadow(name, time.Now())), name)
 		load := l.State.Gate.Load()
 		to.gauge(slotsHeld, float64(load.Running), name)
 		switch {
@@ -154,9 +124,13 @@ func collectWaiting(to metricsChannel) {
 	}
 }
 
-func collectZones(to metricsChannel) {
-	stores.EachOf(func(l *ZoneState) { to.gauge(refusedKeys, float64(l.Refused.Estimate()), l.name) })
-	for name, z := range newest(zonesOf) {
+func (e *Engine) collectZones(to metricsChannel) {
+	for name, z := range e.Zones {
+		to.gauge(refusedKeys, float64(z.State.Refused.Estimate()), name)
+		to.gauge(shadowByHand, toGauge(e.Overrides().Shadow(name, time.Now())), name)
+		if z.Delay != nil && z.Shadow == nil {
+			to.gauge(waitingRequests, float64(z.State.Waiting.Taken()), name, "")
+		}
 		levels := &z.State.Levels
 		sum, count, upTo := float64(levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
 		for i := range levels.Counts {

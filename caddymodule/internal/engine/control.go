@@ -111,31 +111,15 @@ func (c *control) follow(apps []*Engine) {
 	e.Memory.Memory.Use(e.Memory, slices.MaxFunc(apps, func(a, b *Engine) int { return a.Memory.MaxBuckets - b.Memory.MaxBuckets }).Memory.MaxBuckets)
 }
 
-// started returns the configs that run, oldest first.
-func started() (apps []*Engine) {
-	stores.EachOf(func(c *control) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		apps = slices.Clone(c.apps)
-	})
-	return apps
-}
-
 // RunningApp returns the app of the config that runs, or nil. Its stores stay open
 // until the caller has called the function that is returned.
-func RunningApp() (a *Engine, release func()) {
-	stores.EachOf(func(c *control) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if n := len(c.apps); n > 0 {
-			a, release = c.apps[n-1], func() {}
-			if a.Shared != nil {
-				a.Shared.Hold()
-				release = a.Shared.Release
-			}
-		}
-	})
-	return a, release
+func RunningApp() (e *Engine, release func()) {
+	e, release = newestApp.Load(), func() {}
+	if e != nil && e.Shared != nil {
+		e.Shared.Hold()
+		release = e.Shared.Release
+	}
+	return e, release
 }
 
 // Destruct ends the goroutines.

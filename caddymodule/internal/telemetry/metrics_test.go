@@ -35,7 +35,7 @@ func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
 }
 
 func TestBucketsAreCountedByZone(t *testing.T) {
-	s := servertest.Run(t, servertest.Both)
+	s := servertest.Start(t, servertest.Run(t, servertest.Both))
 	s.From("203.0.113.1:1").Get("/both")
 	s.From("203.0.113.2:1").Get("/large")
 	got := make(map[string]float64)
@@ -54,7 +54,7 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	}`
 	first := servertest.Run(t, strings.Replace(zone, "GONE", "gone", 1))
 	first.From(servertest.Someone).Get("/")
-	second := servertest.Run(t, strings.Replace(zone, "throttle GONE 5 1/s", "", 1))
+	second := servertest.Start(t, servertest.Run(t, strings.Replace(zone, "throttle GONE 5 1/s", "", 1)))
 	first.Stop()
 	counts := second.Counts(t)
 	check.Equal(t, counts["kept"]["admitted"], 1, "zone that is kept: admitted")
@@ -70,7 +70,7 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 }
 
 func TestEvictionsAreCounted(t *testing.T) {
-	s := servertest.Run(t, `{
+	s := servertest.Start(t, servertest.Run(t, `{
 		throttle {
 			store memory {
 				max_buckets 1
@@ -80,7 +80,7 @@ func TestEvictionsAreCounted(t *testing.T) {
 	http:// {
 		throttle site 5 1/h
 		respond ok
-	}`)
+	}`))
 	for _, addr := range []string{"203.0.113.1:1", "203.0.113.2:1", "203.0.113.3:1"} {
 		s.From(addr).Get("/")
 	}
@@ -127,8 +127,8 @@ func gauges(t *testing.T, s *servertest.Site) map[string]float64 {
 	return values
 }
 
-// TestAReloadThatFailsMovesNoGauge: while it is tried there are two configs, perhaps with two
-// stores of one name, and the older one counts.
+// TestAReloadThatFailsMovesNoGauge: once it has failed, all are those of the config that runs, perhaps of
+// another store of the same name.
 func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 	const config = "{\nthrottle {\nstore otherwise %d\n}\n}\nhttp:// {\nthrottle {\nzone site {\n%s\n}\n}\nrespond ok\n}"
 	const breaker = "breaker_openmap[store:otherwise]"
@@ -148,11 +148,9 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 				next := servertest.Run(t, fmt.Sprintf(config, store, "limit 9 1/s\ndelay"))
 				check.OK(t, next.Module().Start())
 				time.Sleep(time.Second)
-				got := gauges(t, s)
-				check.That(t, got[breaker] == want[breaker], "store %d is down, while %d is tried: got %v, want %v", down, store, got, want)
 				_ = next.Module().Stop()
 				next.Stop()
-				got = gauges(t, s)
+				got := gauges(t, s)
 				check.That(t, maps.Equal(got, want), "store %d is down, after %d was tried: got %v, want %v", down, store, got, want)
 			}
 			time.Sleep(time.Second) // for what no request waits for
