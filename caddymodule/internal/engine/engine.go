@@ -48,7 +48,7 @@ type Engine struct {
 	defined
 	reports
 	lifetime
-	servers servers
+	servers map[*caddyhttp.Server]*server // as far as they are known
 }
 
 // A defined config is what its JSON says, as far as it is loaded.
@@ -106,7 +106,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 		defined:  defined{app: app, names: make(config.Names), Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), number: configs.Add(1)},
 		reports:  reports{Logger: ctx.Logger()},
 		lifetime: lifetime{Exiting: exiting.Done()},
-		servers:  servers{all: make(map[*caddyhttp.Server]*server)},
+		servers:  make(map[*caddyhttp.Server]*server),
 	}
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
 	e.bodies = body.Bounds{Request: request, Files: inAll}
@@ -176,9 +176,6 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	e.exemptsSome = e.exemptsSome || e.Exempt != nil || z.Exempt != nil
 	if z.BlocksEverywhere() {
 		e.Blockers = append(e.Blockers, z.Zone)
-		if z.namesPlaceholders() { // a handler of any server may refuse by it
-			e.readAllVerdicts()
-		}
 	}
 	z.warn(warnings)
 	return z, nil

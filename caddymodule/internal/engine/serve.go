@@ -37,9 +37,6 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 			h.headers = append(h.headers, z.Settle.Name)
 		}
 		h.Follows = h.Follows || !z.EndsAtAdmission()
-		if z.namesPlaceholders() {
-			e.ReadVerdicts(ctx)
-		}
 	}
 	for _, z := range zones {
 		if !forErrors { // where nothing is charged

@@ -20,12 +20,6 @@ type server struct {
 	each   []*limit.Server // all of these, once
 }
 
-// Servers are those of a config, as far as they are known.
-type servers struct {
-	all     map[*caddyhttp.Server]*server
-	allRead bool // the verdicts of all may be read
-}
-
 // serverOf returns what is known of the server in which a module is provisioned, or nil outside of
 // the HTTP app.
 func (e *Engine) serverOf(ctx caddy.Context) *server {
@@ -33,7 +27,7 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	if of == nil {
 		return nil
 	}
-	s := e.servers.all[of]
+	s := e.servers[of]
 	if s == nil {
 		s = newServer(of)
 		// Until a server shuts down it serves as ever: with shutdown_delay, for long after Caddy's event
@@ -44,9 +38,7 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 				e.Memory.Memory.Save() // while it waits for the last requests, Caddy may be killed
 			}
 		})
-		if e.servers.all[of] = s; e.servers.allRead {
-			s.readVerdicts()
-		}
+		e.servers[of] = s
 	}
 	return s
 }
@@ -133,20 +125,8 @@ func (e *Engine) JoinServer(ctx caddy.Context) (of *limit.Server, forErrors bool
 // by [limit.VerdictsOf].
 func (e *Engine) ReadVerdicts(ctx caddy.Context) {
 	if s := e.serverOf(ctx); s != nil {
-		s.readVerdicts()
-	}
-}
-
-// readAllVerdicts does the same for all servers.
-func (e *Engine) readAllVerdicts() {
-	e.servers.allRead = true
-	for _, s := range e.servers.all {
-		s.readVerdicts()
-	}
-}
-
-func (s *server) readVerdicts() {
-	for _, of := range s.each {
-		of.ReadsVerdicts = true
+		for _, of := range s.each {
+			of.ReadsVerdicts = true
+		}
 	}
 }

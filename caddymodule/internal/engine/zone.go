@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,9 +126,6 @@ func forwards(r *http.Request) bool {
 	return slices.ContainsFunc(ForwardingHeaders, func(name string) bool { return r.Header[name] != nil }) ||
 		server != nil && slices.ContainsFunc(server.ClientIPHeaders, func(name string) bool { return len(r.Header.Values(name)) > 0 })
 }
-
-// namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.
-func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, "http.throttle.") }
 
 // warn logs warnings about settings that probably do not work as meant.
 func (z *Zone) warn(warnings []string) {
