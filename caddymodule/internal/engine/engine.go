@@ -69,7 +69,6 @@ type defined struct {
 type reports struct {
 	subscribers *caddyevents.App
 	events      telemetry.Background
-	lines       telemetry.Background // of the log
 	Logger      *zap.Logger
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
@@ -169,7 +168,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	e.joinForm(z.Zone)
 	z.Counts = telemetry.New(z.Zone, z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil,
-		Wanted: e.subscribers.ShouldEmit, Emit: e.emit, Events: &e.events, Lines: &e.lines,
+		Wanted: e.subscribers.ShouldEmit, Emit: e.emit, Events: &e.events,
 	})
 	z.Places, z.Reporter = &z.State.Waiting, z.Counts
 	e.Zones[name] = z
@@ -205,7 +204,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight, glo
 	l, err := inflight.New(ctx, definition, inflight.Options{
 		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: e.signingKey,
 		Bodies: e.Control.Bodies, Bounds: e.app.Buffer, Refusals: &e.Control.Refusals, Exiting: exiting,
-		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: &e.lines,
+		Logger: e.Warner.With(zap.String("in_flight", name)),
 	})
 	if err != nil {
 		return nil, err
@@ -257,7 +256,9 @@ func (e *Engine) CleanUp() error {
 		logs = append(logs, l.RefusalLogs()...)
 		errs = append(errs, l.Leave())
 	}
-	telemetry.FlushLogs(logs, &e.lines)
+	for _, log := range logs {
+		log.Flush()
+	}
 	left := make(map[string]bool) // names that other configs have
 	stores.EachOf(func(s *ZoneState) { left[s.name] = true })
 	stores.EachOf(func(s *inflight.State) { left[s.Name] = true })

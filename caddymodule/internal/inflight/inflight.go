@@ -40,7 +40,6 @@ type Options struct {
 	Refusals  *supportcode.Ring
 	Exiting   context.Context // ends when the process is about to end: then nobody waits
 	Logger    *zap.Logger
-	Lines     *telemetry.Background // of the log
 }
 
 // A Limit is an in_flight of one config as it runs. What all configs of its name share is its

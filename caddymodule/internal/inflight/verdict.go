@@ -250,8 +250,8 @@ func newCounts(l *Limit) *counts {
 			c.passes[e] = PassEvents.WithLabelValues(l.Name, string(e))
 		}
 	}
-	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
-	would := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight would begin to refuse requests", Refused: "in_flight would have refused requests", More: c.load}
+	log := telemetry.RefusalLog{Logger: l.Logger, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
+	would := telemetry.RefusalLog{Logger: l.Logger, Begins: "in_flight would begin to refuse requests", Refused: "in_flight would have refused requests", More: c.load}
 	c.refusals[limit.Refused], c.refusals[limit.ShadowRefused] = &log, &would
 	return c
 }

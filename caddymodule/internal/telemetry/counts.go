@@ -46,7 +46,6 @@ type Options struct {
 	Wanted func(event string) bool // by a subscriber
 	Emit   func(event string, data map[string]any)
 	Events *Background // of which Emit is told; closed before the context of the config ends
-	Lines  *Background // of the log, about refusals
 }
 
 // A Counts counts and logs what a zone of one config decides.
@@ -84,8 +83,8 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	t.admitted = t.decided[limit.Admitted][limit.None]
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
-	t.refusals[limit.Refused] = &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
-	t.refusals[limit.ShadowRefused] = &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests"}
+	t.refusals[limit.Refused] = &RefusalLog{Logger: t.Logger, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	t.refusals[limit.ShadowRefused] = &RefusalLog{Logger: t.Logger, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests"}
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
 		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused}
 		if compiled.Block != nil {

@@ -15,8 +15,7 @@ const (
 )
 
 const (
-	// mostWaiting is how many events wait for a slow subscriber, and lines for a log that
-	// hangs. More are dropped.
+	// mostWaiting is how many events wait for a slow subscriber. More are dropped.
 	mostWaiting = 1000
 
 	// mostOverflowing is how many keys of a zone may overflow at once. Nothing is

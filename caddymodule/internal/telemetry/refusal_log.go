@@ -24,7 +24,6 @@ const (
 // exported fields before its first use.
 type RefusalLog struct {
 	Logger  *zap.Logger
-	Lines   *Background        // in which lines are written: a log that hangs delays no request
 	Begins  string             // the first line
 	Refused string             // the others
 	More    func() []zap.Field // what those say beside the numbers; may be nil
@@ -53,7 +52,7 @@ func (l *RefusalLog) begin() {
 	if l.timer == nil {
 		l.since = time.Now()
 		l.timer = time.AfterFunc(summaryEvery, l.tick)
-		l.write(l.Begins)
+		l.Logger.Info(l.Begins)
 	}
 }
 
@@ -62,7 +61,7 @@ func (l *RefusalLog) Blocked(message string, fields ...zap.Field) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.blocked++; l.blocked <= blockLines {
-		l.write(message, fields...)
+		l.Logger.Info(message, fields...)
 	}
 }
 
@@ -77,8 +76,8 @@ func (l *RefusalLog) tick() {
 	}
 }
 
-// flush logs a summary of the refusals since the last one.
-func (l *RefusalLog) flush() {
+// Flush logs a summary of the refusals since the last one.
+func (l *RefusalLog) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer != nil {
@@ -86,26 +85,6 @@ func (l *RefusalLog) flush() {
 		l.timer = nil
 	}
 	l.summarize()
-}
-
-// FlushLogs logs refusals since the last summaries. It waits until their lines are written, at
-// most a second.
-func FlushLogs(logs []*RefusalLog, lines *Background) {
-	for _, log := range logs {
-		log.flush()
-	}
-	written := make(chan struct{})
-	lines.add(func() { close(written) })
-	select {
-	case <-written:
-	case <-time.After(time.Second):
-	}
-}
-
-func (l *RefusalLog) write(message string, fields ...zap.Field) {
-	if entry := l.Logger.Check(zap.InfoLevel, message); entry != nil {
-		l.Lines.add(func() { entry.Write(fields...) })
-	}
 }
 
 // summarize logs the counts, if there are any, and resets them. It must be called with the
@@ -128,6 +107,6 @@ func (l *RefusalLog) summarize() (some bool) {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}
 	l.since, l.blocked = now, 0
-	l.write(l.Refused, fields...)
+	l.Logger.Info(l.Refused, fields...)
 	return true
 }

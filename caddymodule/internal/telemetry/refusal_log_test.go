@@ -24,7 +24,7 @@ type told struct {
 
 // newRefusalLog returns a log that writes to a core of zap.
 func newRefusalLog(name string, core zapcore.Core) *RefusalLog {
-	return &RefusalLog{Logger: zap.New(core).With(zap.String("zone", name)), Lines: new(Background), Begins: begins, Refused: goesOn}
+	return &RefusalLog{Logger: zap.New(core).With(zap.String("zone", name)), Begins: begins, Refused: goesOn}
 }
 
 // refusalLogOf returns a log, and a function that returns its lines so far.
@@ -93,10 +93,7 @@ func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 		})
 	}
 	all.Wait()
-	l.flush()
-	written := make(chan struct{})
-	l.Lines.add(func() { close(written) })
-	<-written
+	l.Flush()
 	var requests int64
 	for _, line := range lines() {
 		requests += line.requests
@@ -109,12 +106,12 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		l, lines := refusalLogOf()
-		l.flush()
+		l.Flush()
 		l.Note("a")
 		l.Note("b")
 		until(start, 10*time.Second)
-		l.flush()
-		l.flush()
+		l.Flush()
+		l.Flush()
 		// A request in flight may still be refused.
 		until(start, 20*time.Second)
 		l.Note("c")
@@ -136,66 +133,10 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 		l.Note("a")
 		l.Blocked("zone blocks a key", zap.Float64("for_seconds", 90))
 		<-time.After(10 * time.Second)
-		FlushLogs([]*RefusalLog{l}, l.Lines)
+		l.Flush()
 		lines := logs.All()
 		check.Need(t, len(lines), 3, "lines")
 		check.Equal(t, lines[1].ContextMap()["for_seconds"], 90.0, "for_seconds of a block")
 		check.Equal(t, lines[2].ContextMap()["within_seconds"], 10.0, "within_seconds of a summary")
 	})
-}
-
-func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var logs []*RefusalLog
-		let, lines := make(chan struct{}), new(Background)
-		for _, name := range []string{"a", "b", "c"} {
-			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			l := newRefusalLog(name, core)
-			l.Lines = lines
-			l.Note("x")
-			logs = append(logs, l)
-		}
-		start := time.Now()
-		FlushLogs(logs, lines)
-		check.Equal(t, time.Since(start), time.Second)
-		close(let)
-		FlushLogs(logs, lines)
-		check.Equal(t, time.Since(start), time.Second, "the time with logs that work, want no wait")
-	})
-}
-
-// A stuckWriter hangs with the first line that it gets, until it is let go.
-type stuckWriter struct{ hangs, let chan struct{} }
-
-func (w stuckWriter) Write(line []byte) (int, error) {
-	select {
-	case w.hangs <- struct{}{}:
-	default:
-	}
-	<-w.let
-	return len(line), nil
-}
-
-func (stuckWriter) Sync() error { return nil }
-
-func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
-	w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
-	l := newRefusalLog("site", core)
-	l.Note("x")
-	<-w.hangs
-	noted := make(chan struct{})
-	go func() {
-		for range mostWaiting * 3 {
-			l.Note("x")
-			l.Blocked("zone blocks a key")
-		}
-		close(noted)
-	}()
-	select {
-	case <-noted:
-	case <-time.After(time.Minute):
-		t.Error("a refusal waits for the log")
-	}
-	close(w.let)
 }
