@@ -44,7 +44,6 @@ type Engine struct {
 	Memory  *stores.MemoryUse // the store itself, or the fallback of a shared one
 	Control *control
 	Key     *signer.Ring // that the config has of its own; nil stands for the one in storage
-	signs   bool         // something needs a key
 	defined
 	reports
 	lifetime
@@ -77,6 +76,7 @@ type reports struct {
 // A lifetime is what happens when an engine starts and ends.
 type lifetime struct {
 	OnStart    []func(context.Context) error // see caddymodule.Guest.OnStart
+	signs      bool                          // something needs a key, which is read then
 	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start
 	Exiting    <-chan struct{}               // closed when the process is about to end; then nobody waits
 }
