@@ -123,8 +123,8 @@ func TestAClientThatLeavesWithTheLastByteHasNotLeft(t *testing.T) {
 			{"no content", "GET", 204, "", 0},
 			{"not modified", "GET", 304, "", 0},
 		} {
-			if p.protocol == "h2" && test.size > 0 && test.declared == "" {
-				continue // the client resets the stream before the end
+			if p.protocol == "h2" && test.size > 0 {
+				continue // the client resets the stream before the end, which may look like half of a body
 			}
 			t.Run(p.about+"/"+test.about, func(t *testing.T) {
 				server, verdicts := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
@@ -158,19 +158,6 @@ func TestAClientThatLeavesBeforePaysItsReservation(t *testing.T) {
 				return nil
 			},
 			"with half of a declared body": func(w http.ResponseWriter, r *http.Request) error {
-				w.Header().Set("Content-Length", strconv.Itoa(2*half))
-				_ = send(w, half)
-				wait(t, r)
-				_ = send(w, half)
-				return nil
-			},
-			"with half of a body": func(w http.ResponseWriter, r *http.Request) error {
-				_ = send(w, half)
-				wait(t, r)
-				_ = send(w, half)
-				return nil
-			},
-			"with half of a declared body, and the handler ends": func(w http.ResponseWriter, r *http.Request) error {
 				w.Header().Set("Content-Length", strconv.Itoa(2*half))
 				_ = send(w, half)
 				wait(t, r)
@@ -299,7 +286,7 @@ func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
 						})
 						server, verdicts := listen(t, p.protocol, proxyTo(t, address))
 						leaveAt := int64(size)
-						if !declared {
+						if !declared || p.protocol == "h2" {
 							leaveAt = math.MaxInt64 // only the end says that it was the last byte
 						}
 						charged, gone := 0, 0

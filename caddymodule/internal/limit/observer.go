@@ -41,7 +41,7 @@ type Observer struct {
 	OwnHeader bool
 
 	around []string                          // headers that handlers around remove, which may want to see them first
-	ctx    context.Context                   // of the request, to see when the client leaves
+	ctx    context.Context                   // of the request
 	bytes  int64                             // of the body
 	fields struct{ before, own http.Header } // what outer handlers have set, and what comes from within; with OwnHeader
 	values []string                          // of Headers; "" if absent or given twice
@@ -54,9 +54,8 @@ type Observer struct {
 // An ending is how a response has ended.
 type ending struct {
 	tunnel   bool  // the connection has become one
-	left     bool  // the client, while there was something to send yet
+	left     bool  // the client, before the headers or while the rest was sent
 	failed   bool  // to send something
-	gone     bool  // the client, when the next handler was done
 	returned bool  // the next handler did not panic
 	err      error // of the next handler
 }
@@ -86,19 +85,21 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 }
 
 func (o *Observer) end() {
-	o.gone = o.ctx.Err() != nil
+	broken := !o.returned || o.err != nil || o.bytes < o.Declared
 	if o.Status == 0 {
-		o.stop()
-		o.look() // nothing was sent yet
-		if o.returned && o.err == nil {
+		o.answered()
+		if !broken {
 			o.beforeHeaders(http.StatusOK)
 		}
 	}
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
+	o.left = o.left || !o.ended() && (o.failed || broken && o.ctx.Err() != nil)
 }
 
-// stop says for how long the upstream has had the request, with Timed.
-func (o *Observer) stop() {
+// answered notes, before the headers are sent, whether the client has left, and with Timed for how long
+// the upstream has had the request.
+func (o *Observer) answered() {
+	o.left = o.ctx.Err() != nil
 	if o.Timed {
 		o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
 	}
@@ -111,36 +112,20 @@ func (o *Observer) Own() http.Header { return o.fields.own }
 // Took says how long the response took, instead of what was measured.
 func (o *Observer) Took(d time.Duration) { o.took = d }
 
-// Left reports whether the client left before all of the answer was sent. Many
-// clients leave as soon as they have the last byte, before the handler is done.
-//
-// A body of declared length is complete when its last piece was sent to a client
-// that was still there, whatever the handler does then: a proxy fails if its
-// client leaves before it has seen the end of the upstream's answer. Any other
-// body is complete if everything was sent, and the handler neither panicked nor
-// failed. If an answer breaks off while its client is still there, the upstream
-// is at fault.
-func (o *Observer) Left() bool {
-	complete := o.returned && !o.failed && (o.err == nil || o.Status == 0)
-	switch {
-	case o.left && !o.tunnel:
-		return true
-	case o.Declared >= 0 && !o.tunnel:
-		complete = o.ended()
-	}
-	return !complete && (o.failed || o.gone)
-}
+// Left reports whether the client left before the headers, or else before the rest, as far as anybody
+// has seen: what was not sent, or an upstream that broke off when the client was gone. Many clients leave
+// as soon as they have the last byte, before a proxy has seen the end of the upstream's answer, so a body
+// of declared length is complete when its last byte was sent. If an answer breaks off while its client is
+// still there, the upstream is at fault. A tunnel has no end that could be missed.
+func (o *Observer) Left() bool { return o.left && !o.tunnel }
 
 // ended reports whether all of a body of declared length was sent.
 func (o *Observer) ended() bool { return o.Declared >= 0 && o.bytes >= o.Declared }
 
 // WriteHeader implements http.ResponseWriter.
 func (o *Observer) WriteHeader(status int) {
-	if o.Status == 0 {
-		o.look() // while the length of the body is not known
-	}
 	if o.Final(status) {
-		o.stop()
+		o.answered()
 		o.beforeHeaders(status)
 		o.tunnel = o.tunnel || o.Tunnels()
 	}
@@ -173,35 +158,19 @@ func (o *Observer) readHeaders() {
 }
 
 // Write implements http.ResponseWriter.
-func (o *Observer) Write(p []byte) (written int, err error) {
+func (o *Observer) Write(p []byte) (n int, err error) {
 	o.implicitHeader()
-	for {
-		piece := p[written:]
-		if o.Frames {
-			piece = piece[:min(len(piece), lastPiece)]
-		}
-		if len(piece) > 0 {
-			o.look()
-		}
-		var n int
-		n, err = o.ResponseWriter.Write(piece)
-		o.sent(int64(n), int64(len(piece)), err)
-		if written += n; err != nil || n < len(piece) || written == len(p) {
-			return written, err
-		}
-	}
+	n, err = o.ResponseWriter.Write(p)
+	o.sent(int64(n), err)
+	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
 // where HTTP/1 allows it.
 func (o *Observer) ReadFrom(r io.Reader) (n int64, err error) {
 	o.implicitHeader()
-	if o.Frames {
-		return io.Copy(struct{ io.Writer }{o}, r)
-	}
-	o.look()
 	n, err = o.Writer.ReadFrom(r)
-	o.sent(n, n, err)
+	o.sent(n, err)
 	return n, err
 }
 
@@ -219,30 +188,12 @@ func (o *Observer) implicitHeader() {
 	}
 }
 
-// look records whether the client has left. It is called before something is
-// sent, because the client may leave with the last byte.
-func (o *Observer) look() {
-	if !o.left && !o.ended() {
-		o.left = o.ctx.Err() != nil
+// sent notes the n bytes that were sent. More than the server sends is no failure.
+func (o *Observer) sent(n int64, err error) {
+	if !o.Head {
+		o.bytes += n
+		o.failed = o.failed || err != nil && !response.Excess(err)
 	}
-}
-
-// lastPiece is how large the end of a body is that may fail to be sent. With
-// HTTP/2 and 3 it cannot be told whether the client left before that or with the
-// last byte, so larger pieces are cut.
-const lastPiece = 64 << 10
-
-// sent notes the n bytes that were sent of a piece of that size.
-func (o *Observer) sent(n, size int64, err error) {
-	switch {
-	case o.Head || response.Excess(err):
-		return // more than the server sends
-	case err != nil && o.Frames && o.Declared >= 0 && o.bytes+size >= o.Declared:
-		n = size
-	case err != nil:
-		o.failed = true
-	}
-	o.bytes += n
 }
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
