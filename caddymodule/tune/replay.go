@@ -123,23 +123,32 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
 		return nil
 	}
-	needs, within := verdict.Needs(), record.Of(r)
-	rp.awaited = rp.awaited || needs.Settles
-	observer, asked := &limit.Observer{OwnHeader: needs.OwnHeader}, within.Asked(r)
+	awaits, within := verdict.Awaits(), record.Of(r)
+	rp.awaited = rp.awaited || awaits
+	observer, asked := rp.observer(verdict), within.Asked(r)
 	err = observer.Serve(w, r, next)
 	observer.Took(rp.took)
 	if within.RefusedUnasked(r, asked) {
 		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
-	} else if needs.Settles {
-		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(rp.now, observer)) })
+	} else if awaits {
+		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(observer)) })
 	}
 	return err
+}
+
+// observer returns one that tells verdicts about a response.
+func (rp *player) observer(verdicts ...*limit.Verdict) *limit.Observer {
+	return &limit.Observer{BeforeHeaders: func(status int, header http.Header) {
+		for _, v := range verdicts {
+			v.Answered(rp.now, status, header)
+		}
+	}}
 }
 
 // learn is ServeHTTP for a study: each zone decides as if there were no other, and the request is
 // served whatever they say.
 func (l limiter) learn(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, failed error) error {
-	rp, observer := l.rp, new(limit.Observer)
+	rp := l.rp
 	var verdicts []*limit.Verdict
 	for _, z := range l.Zones {
 		alone := l.Directive
@@ -148,15 +157,15 @@ func (l limiter) learn(w http.ResponseWriter, r *http.Request, next caddyhttp.Ha
 		if err != nil || verdict == nil || len(verdict.Outcomes) == 0 {
 			continue
 		}
-		needs := verdict.Needs()
-		observer.OwnHeader, rp.awaited = observer.OwnHeader || needs.OwnHeader, rp.awaited || needs.Settles
+		rp.awaited = rp.awaited || verdict.Awaits()
 		verdicts = append(verdicts, verdict)
 	}
+	observer := rp.observer(verdicts...)
 	err := observer.Serve(w, r, next)
 	observer.Took(rp.took)
 	for _, verdict := range verdicts {
 		diff := 0.0
-		for _, due := range verdict.Settle(rp.now, observer) {
+		for _, due := range verdict.Settle(observer) {
 			diff = due.Diff
 		}
 		rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)

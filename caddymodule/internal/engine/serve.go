@@ -172,14 +172,14 @@ func (h *Handler) matches(r *http.Request) (concerned bool, failed error) {
 
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict, shared *record.Record) error {
-	needs, asked := v.Needs(), shared.Asked(r)
-	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles && !h.Announces {
+	asked := shared.Asked(r)
+	if len(h.headers) == 0 && !h.Announces && !v.Awaits() {
 		if shared != nil {
 			defer h.settle(r, v, nil, shared, asked)
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, Shared: shared, Timed: needs.Timed, OwnHeader: needs.OwnHeader}
+	observer := &limit.Observer{Headers: h.headers, Shared: shared}
 	var hide func() // the rate-limit headers
 	if h.Announces {
 		rateLimit, policy := slices.Clone(w.Header()["Ratelimit"]), slices.Clone(w.Header()["Ratelimit-Policy"])
@@ -188,13 +188,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			withdraw(w.Header(), "Ratelimit-Policy", policy)
 		}
 	}
-	if h.Announces || needs.Cookies {
-		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-		observer.BeforeHeaders = func(status int, header http.Header) {
-			v.SendCookies(time.Now(), status, header, observer.Own())
-			if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
-				hide()
-			}
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	observer.BeforeHeaders = func(status int, header http.Header) {
+		v.Answered(time.Now(), status, header)
+		if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
+			hide()
 		}
 	}
 	defer h.settle(r, v, observer, shared, asked)
@@ -221,10 +219,6 @@ func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Obse
 	case shared.RefusedUnasked(r, asked):
 		h.app.Correct(v.GiveBack(true))
 	case observer != nil:
-		var now time.Time
-		if observer.OwnHeader { // for a refund, which alone depends on the time
-			now = time.Now()
-		}
-		h.app.Correct(v.Settle(now, observer))
+		h.app.Correct(v.Settle(observer))
 	}
 }

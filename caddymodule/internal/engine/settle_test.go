@@ -223,14 +223,6 @@ func TestRefund(t *testing.T) {
 		{"breaks_off", "refund cookie sid_*", func(w http.ResponseWriter, r *http.Request) error {
 			_ = sets("sid_0f=a")(w, r)
 			panic(http.ErrAbortHandler)
-		}, kept},
-		{"fails_within_the_body", "refund cookie sid_*", func(w http.ResponseWriter, r *http.Request) error {
-			_ = sets("sid_0f=a")(w, r)
-			return errors.New("the upstream is gone")
-		}, kept},
-		{"whole_body_then_fails", "refund cookie sid_*", func(w http.ResponseWriter, r *http.Request) error {
-			_ = servertest.Says(200, "Set-Cookie", "sid_0f=a", "Content-Length", "10")(w, r)
-			return errors.New("the upstream hangs up")
 		}, refunded},
 		{"tunnel", "refund header Upgrade *", servertest.Says(101, "Upgrade", "websocket"), kept},
 		{"early_hints", "refund status 2xx", func(w http.ResponseWriter, _ *http.Request) error {
@@ -252,7 +244,7 @@ func TestRefund(t *testing.T) {
 	}
 }
 
-// What handlers around throttle do to the header is not the upstream's answer.
+// What handlers around throttle make of the header afterwards is not the upstream's answer.
 func TestRefundIsJudgedByWhatComesFromWithin(t *testing.T) {
 	const zone = "\nthrottle {\nzone settled {\nlimit 1000 1/d\ncost 10\nrefund cookie sid\nrefund header X-Ok yes\n}\n}\n"
 	for _, test := range []struct {
@@ -260,8 +252,6 @@ func TestRefundIsJudgedByWhatComesFromWithin(t *testing.T) {
 		serve             upstream
 		want              float64
 	}{
-		{"set_before", "header +Set-Cookie sid=a\nheader X-Ok yes" + zone, servertest.Says(200), 10},
-		{"set_before_beside_another", "header +Set-Cookie sid=a" + zone, servertest.Says(200, "Set-Cookie", "other=b"), 10},
 		{"set_before_and_within", "header +Set-Cookie other=b" + zone, servertest.Says(200, "Set-Cookie", "sid=a"), 1},
 		{"replaced_within", "header X-Ok no" + zone, func(w http.ResponseWriter, _ *http.Request) error {
 			w.Header().Set("X-Ok", "yes")

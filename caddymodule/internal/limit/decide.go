@@ -309,10 +309,8 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 func (a *evaluation) complete(o *Outcome, k *Bucket) {
 	z := o.Zone
 	if z.TrustDevices != nil {
-		o.typed = z.Key.typed(&a.Subject)
-		if o.device = z.deviceClient(&a.Subject, k); o.device != nil {
-			o.Key = deviceKey(k.Name, o.device)
-		}
+		o.device = z.deviceClient(&a.Subject, k)
+		o.Key = deviceKey(k.Name, o.device)
 	}
 	if z.Block != nil {
 		if block, runs := a.env.KnownBlock(&o.Charge); runs {

@@ -405,14 +405,18 @@ func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
 	return c, true
 }
 
-// deviceClient returns what device cookies tell of a request to an account, or nil if the
-// zone trusts no devices or the request names no account. A page of another site that has a browser
-// send the request could use up the device's bucket, or have its cookie replaced.
+// deviceClient returns what device cookies tell of a request, or nil if the zone trusts no devices. No
+// device is known of a request that names no account, or that a page of another site has a browser send,
+// which could use up the device's bucket, or have its cookie replaced.
 func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
-	if z.TrustDevices == nil || !k.own || Host(s) == "" || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
+	if z.TrustDevices == nil {
 		return nil
 	}
-	return z.TrustDevices.client(s.Request, Host(s), k.Name, z.Key.typed(s), time.Now())
+	host := Host(s)
+	if !k.own || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		host = ""
+	}
+	return z.TrustDevices.client(s.Request, host, k.Name, z.Key.typed(s), time.Now())
 }
 
 // deviceKey returns the key of a client's device, or that of the account if no device is

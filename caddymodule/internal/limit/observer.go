@@ -30,23 +30,16 @@ type Observer struct {
 	Headers []string
 
 	// BeforeHeaders is called once, before the headers of the final response are sent,
-	// with those that clients never see, and may add to them. If an error route will
-	// answer, it is not called.
+	// with those that clients never see, and may add to them. It is not called if an error route
+	// will answer, for a tunnel, or if the client has left.
 	BeforeHeaders func(status int, header http.Header)
 
-	// Timed measures how long the upstream takes.
-	Timed bool
-
-	// OwnHeader keeps which fields the response has from within, for [Refunds].
-	OwnHeader bool
-
-	around []string                          // headers that handlers around remove, which may want to see them first
-	ctx    context.Context                   // of the request
-	bytes  int64                             // of the body
-	fields struct{ before, own http.Header } // what outer handlers have set, and what comes from within; with OwnHeader
-	values []string                          // of Headers; "" if absent or given twice
-	began  time.Time                         // with Timed, less what the request had waited in in_flight by then, so that later waits can be taken off
-	took   time.Duration                     // until there were headers, or else until the next handler was done, but for waits in in_flight
+	around []string        // headers that handlers around remove, which may want to see them first
+	ctx    context.Context // of the request
+	bytes  int64           // of the body
+	values []string        // of Headers; "" if absent or given twice
+	began  time.Time       // less what the request had waited in in_flight by then, so that later waits can be taken off
+	took   time.Duration   // until there were headers, or else until the next handler was done, but for waits in in_flight
 	ending
 	due [1]leakybucket.Settlement // room for what settling corrects
 }
@@ -72,12 +65,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		o.Shared.Hidden = slices.Concat(o.around, o.Headers)
 		defer func() { o.Shared.Hidden = o.around }()
 	}
-	if o.OwnHeader {
-		o.fields.before = w.Header().Clone()
-	}
-	if o.Timed {
-		o.began = time.Now().Add(-record.WaitedIn(o.ctx))
-	}
+	o.began = time.Now().Add(-record.WaitedIn(o.ctx))
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -96,18 +84,12 @@ func (o *Observer) end() {
 	o.left = o.left || !o.ended() && (o.failed || broken && o.ctx.Err() != nil)
 }
 
-// answered notes, before the headers are sent, whether the client has left, and with Timed for how long
-// the upstream has had the request.
+// answered notes, before the headers are sent, whether the client has left, and for how long the
+// upstream has had the request.
 func (o *Observer) answered() {
 	o.left = o.ctx.Err() != nil
-	if o.Timed {
-		o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
-	}
+	o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
 }
-
-// Own returns the fields of the response's header that come from within, once they are about to
-// be sent. It needs OwnHeader.
-func (o *Observer) Own() http.Header { return o.fields.own }
 
 // Took says how long the response took, instead of what was measured.
 func (o *Observer) Took(d time.Duration) { o.took = d }
@@ -126,18 +108,15 @@ func (o *Observer) ended() bool { return o.Declared >= 0 && o.bytes >= o.Declare
 func (o *Observer) WriteHeader(status int) {
 	if o.Final(status) {
 		o.answered()
-		o.beforeHeaders(status)
 		o.tunnel = o.tunnel || o.Tunnels()
+		o.beforeHeaders(status)
 	}
 	o.readHeaders()
 	o.ResponseWriter.WriteHeader(status) // statuses below 200 are sent at once
 }
 
 func (o *Observer) beforeHeaders(status int) {
-	if o.OwnHeader {
-		o.fields.own = ownFields(o.Header(), o.fields.before)
-	}
-	if o.BeforeHeaders != nil && !o.tunnel {
+	if o.BeforeHeaders != nil && !o.tunnel && !o.left {
 		o.BeforeHeaders(status, o.Header())
 	}
 }

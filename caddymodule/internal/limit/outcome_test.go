@@ -1,10 +1,7 @@
 package limit
 
 import (
-	"maps"
-	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,33 +84,4 @@ func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
 	}
 	got, _ := (&Verdicts{all: []*Verdict{{Outcomes: []Outcome{*o}}}}).placeholder("delay")
 	check.That(t, got == 1.234568, "placeholder: got %v, want 1.234568", got)
-}
-
-// However outer handlers and the next one write a header, no value counts as the response's
-// own that was there before, and none is lost that was added.
-func TestOwnFields(t *testing.T) {
-	values := []string{"a", "b", "c"}
-	names := []string{"Set-Cookie", "Location", "X-Ok"}
-	for seed := range uint64(2000) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		header := make(http.Header)
-		for range random.IntN(4) {
-			header.Add(names[random.IntN(len(names))], values[random.IntN(len(values))])
-		}
-		before, want := header.Clone(), make(http.Header)
-		for range random.IntN(5) {
-			name, value := names[random.IntN(len(names))], values[random.IntN(len(values))]
-			header.Add(name, value)
-			want.Add(name, value)
-		}
-		got := ownFields(header, before)
-		check.Assume(t, maps.EqualFunc(got, want, slices.Equal[[]string]), "seed %d: %v, before %v: got %v, want %v", seed, header, before, got, want)
-	}
-}
-
-func TestOwnFieldsThatReplaceOthers(t *testing.T) {
-	before := http.Header{"Same": {"a"}, "Shorter": {"a", "b"}, "Other": {"a"}, "Removed": {"a"}}
-	got := ownFields(http.Header{"Same": {"a"}, "Shorter": {"a"}, "Other": {"b"}}, before)
-	want := (http.Header{"Other": {"b"}})
-	check.That(t, maps.EqualFunc(got, want, slices.Equal[[]string]), "got %v, want %v", got, want)
 }

@@ -25,9 +25,8 @@ type Refunds []Refund
 // login that succeeded. It has one of the two fields, and if one of several matches, that is
 // enough. All other responses stay charged, so a mistake here hurts those who log in, and
 // guessers get ten times as many guesses at most. The status and the header fields are those
-// that come from the handlers behind `throttle`; what handlers before it set or change does
-// not count. Nothing is given back if an error route answers, the upstream fails, or the client
-// leaves before it has the response.
+// that `throttle` gets from the handlers behind it; what handlers before it change afterwards does not
+// count. Nothing is given back if an error route answers, or the client leaves before that.
 type Refund struct {
 	// A response matcher as in the rest of Caddy: a status, header fields, or both. If
 	// clients can make a failure answer the same, by a parameter or another address, they
@@ -85,31 +84,4 @@ func (r Refunds) Match(status int, header http.Header, now time.Time) bool {
 		}
 		return cookie.Sets(one.Cookie, header["Set-Cookie"], now)
 	})
-}
-
-// Actual returns what a request cost in all, of which so much was reserved, now that
-// [Observer.Serve] has returned or panicked. It is the reservation if no response from within
-// earns a refund, or not all of it was sent: because the upstream failed, the client left, or
-// an error route answers.
-func (r Refunds) Actual(o *Observer, reserved float64, now time.Time) float64 {
-	complete := o.returned && o.err == nil || o.ended()
-	if complete && !o.Left() && !o.tunnel && r.Match(o.FinalStatus(), o.fields.own, now) {
-		return reserved * keptShare
-	}
-	return reserved
-}
-
-// ownFields returns the fields of a header without those that it had before. A field that was
-// set to what it was before is left out, too.
-func ownFields(header, before http.Header) http.Header {
-	own := make(http.Header, len(header))
-	for name, values := range header {
-		for old := before[name]; len(old) > 0 && len(values) > 0 && values[0] == old[0]; old = old[1:] {
-			values = values[1:]
-		}
-		if len(values) > 0 {
-			own[name] = slices.Clone(values)
-		}
-	}
-	return own
 }

@@ -188,24 +188,28 @@ func (o *Observer) FinalStatus() int {
 	return response.StatusOf(o.err)
 }
 
-// Needs are what the zones of a handler want of the response to a request that they let in.
-type Needs struct {
-	Cookies   bool // it may bring the client a device cookie
-	Settles   bool // it may change charges of this request, or of others
-	Timed     bool // and how long it took says what the request costs
-	OwnHeader bool // and its header says whether it earns a refund
+// Awaits reports whether a zone has to learn from the response to a request that was let in.
+func (v *Verdict) Awaits() bool {
+	for o := range v.all {
+		if o.settles() || len(o.Zone.Refund) > 0 {
+			return true
+		}
+	}
+	return len(v.due) > 0
 }
 
-// Needs returns what the zones want.
-func (v *Verdict) Needs() (n Needs) {
+// Answered finds out, before the headers of a response are sent, in which zones it earns a refund, and
+// adds the device cookies that it has earned.
+func (v *Verdict) Answered(now time.Time, status int, header http.Header) {
 	for o := range v.all {
-		n.Cookies = n.Cookies || o.device != nil
-		n.Settles = n.Settles || o.settles()
-		n.Timed = n.Timed || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
-		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
+		if o.earned = o.Zone.Refund.Match(status, header, now); !o.earned || o.device == nil {
+			continue
+		}
+		earned, another := o.device.Earned(header, now)
+		if o.earned = !another; earned && o.device.Issue(header, now) {
+			o.Zone.Reporter.Count(CountDevice)
+		}
 	}
-	n.Settles = n.Settles || len(v.due) > 0
-	return n
 }
 
 // GiveBack returns the settlements that give back all that was poured, for a request that costs
@@ -238,7 +242,7 @@ func (o *Outcome) settles() bool {
 
 // Settle returns the settlements that correct the charges to what the request really
 // cost, which is known now.
-func (v *Verdict) Settle(now time.Time, observer *Observer) (due []leakybucket.Settlement) {
+func (v *Verdict) Settle(observer *Observer) (due []leakybucket.Settlement) {
 	due = append(observer.due[:0], v.due...)
 	for o := range v.all {
 		if !o.settles() {
@@ -254,11 +258,9 @@ func (v *Verdict) Settle(now time.Time, observer *Observer) (due []leakybucket.S
 			cost, known = o.Zone.Settle.Actual(observer, o.Limit, reserved)
 			refunded = cost == 0
 		} else {
-			cost = o.Zone.Refund.Actual(observer, reserved, now)
-			if o.Zone.TrustDevices.forAnother(o.typed, observer.fields.own, now) {
-				cost = reserved
+			if cost, refunded = reserved, o.earned; refunded {
+				cost *= keptShare
 			}
-			refunded = cost < reserved
 		}
 		o.Zone.Reporter.Settled(observer.FinalStatus(), refunded, known)
 		o.settledCost, o.settled = cost, true
@@ -267,14 +269,4 @@ func (v *Verdict) Settle(now time.Time, observer *Observer) (due []leakybucket.S
 		}
 	}
 	return due
-}
-
-// SendCookies adds device cookies to a response that has earned them, before its headers are
-// sent. own are those fields of the header that come from within.
-func (v *Verdict) SendCookies(now time.Time, status int, header, own http.Header) {
-	for o := range v.all {
-		if o.device != nil && o.Zone.Refund.Match(status, own, now) && o.device.Earned(own, now) && o.device.Issue(header, now) {
-			o.Zone.Reporter.Count(CountDevice)
-		}
-	}
 }

@@ -116,7 +116,7 @@ var phpNames = strings.NewReplacer(".", "_", " ", "_", "[", "_")
 
 // client returns what the cookie of a request says about a key, which is that of the account, and
 // the account's name as it was typed: of names that share a bucket, one earns nothing for another. The
-// host is in lower case and without port.
+// host is in lower case and without port; with none, no device is known or earned.
 func (t *TrustDevices) client(r *http.Request, host, key, typed string, now time.Time) *deviceClient {
 	c := &deviceClient{trust: t, typed: typed, secure: cookie.Secure(r)}
 	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.zone, Subject: key + "\x00" + typed}
@@ -126,7 +126,7 @@ func (t *TrustDevices) client(r *http.Request, host, key, typed string, now time
 		plain, err := url.QueryUnescape(name)
 		c.had = c.had || err != nil || cookie.Upstreams(t.Cookie, name) || cookie.Upstreams(t.Cookie, phpNames.Replace(plain))
 	}
-	if c.secure {
+	if c.secure && host != "" {
 		c.read(r, now)
 	}
 	return c
@@ -160,42 +160,27 @@ func (c *deviceClient) Place() (place int, known bool) {
 }
 
 // Earned reports whether a response that says that the login has succeeded sets the cookie for
-// this account, and the client can be told of its device.
-func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
-	set := false
-	for one := range cookie.SetBy(header["Set-Cookie"], now) {
-		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isFor(one)
-	}
-	if !set {
-		return false
-	}
-	if !c.secure && c.trust.insecure != nil {
-		c.trust.insecure()
-	}
-	return c.secure
-}
-
-// isFor reports whether a cookie names this account. One that names nobody counts if the client had
+// this account, and the client can be told of its device. One that names nobody counts if the client had
 // none before: applications set theirs again on other pages, where somebody who is logged in could send
-// any name.
-func (c *deviceClient) isFor(set cookie.Set) bool {
-	name, named := userOf(set)
-	return named && strings.EqualFold(name, c.typed) || !named && !c.had
-}
-
-// forAnother reports whether a response sets the cookie for another account than the one that was typed:
-// of whoever is logged in, or has registered by the same request. It says nothing about a guess.
-func (t *TrustDevices) forAnother(typed string, header http.Header, now time.Time) bool {
-	if t == nil {
-		return false
-	}
+// any name. If the cookie is for another account, of whoever is logged in, or has registered by the same
+// request, the response says nothing about a guess.
+func (c *deviceClient) Earned(header http.Header, now time.Time) (earned, another bool) {
 	for one := range cookie.SetBy(header["Set-Cookie"], now) {
-		name, named := userOf(one)
-		if named && one.Kept && cookie.Upstreams(t.Cookie, one.Name) && !strings.EqualFold(name, typed) {
-			return true
+		if !one.Kept || !cookie.Upstreams(c.trust.Cookie, one.Name) {
+			continue
+		}
+		switch name, named := userOf(one); {
+		case named && !strings.EqualFold(name, c.typed):
+			another = true
+		case named || !c.had:
+			earned = true
 		}
 	}
-	return false
+	earned = earned && !another && c.bound.Host != ""
+	if earned && !c.secure && c.trust.insecure != nil {
+		c.trust.insecure()
+	}
+	return earned && c.secure, another
 }
 
 // userOf returns whom a cookie names. WordPress has the name before a |, and DokuWiki has it there in

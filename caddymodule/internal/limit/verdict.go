@@ -282,7 +282,7 @@ type Outcome struct {
 	Delay time.Duration // how long the request is to wait, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
 
-	account
+	device *deviceClient // what device cookies tell, if the zone trusts devices
 
 	// What becomes of the outcome after the decision:
 
@@ -296,13 +296,8 @@ type Outcome struct {
 	asked   bool // the store was
 	starved bool // there was no room for the body that the zone wanted
 	exiting bool // the process is about to end, so the request could not wait
+	earned  bool // the response earns a refund
 	settled bool // the charge was corrected by the response
-}
-
-// An account is whom a request names, if its zone trusts devices.
-type account struct {
-	typed  string        // "" if nobody knows
-	device *deviceClient // what device cookies tell; nil if the request names no account
 }
 
 // Decision returns the zone's decision.
