@@ -146,13 +146,11 @@ func (z *Zone) checkTogether() error {
 	)
 }
 
-// checkKey refuses what has no meaning with the key, and finds out whether it must be built.
+// checkKey refuses what has no meaning with the key, and finds out whether it is the address alone.
 func (z *Zone) checkKey() error {
 	if len(z.Route) > 0 && !slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.Source == "route" }) {
 		return option.About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
-	only := &z.Key.parts[0]
-	z.Key.verbatim = len(z.Override) == 0 && len(z.Key.parts) == 1 && only.read != nil && only.fold == nil && !only.digest
 	z.Key.byIPv4, z.Key.limit = len(z.Override) == 0 && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
 	return option.Refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0, "unlisted has no meaning without override")
 }
@@ -237,7 +235,6 @@ type Route struct {
 }
 
 func compileRoutes(routes []Route, key *Key) error {
-	seen := make(map[string]bool)
 	for i, route := range routes {
 		var err error
 		switch {
@@ -245,8 +242,6 @@ func compileRoutes(routes []Route, key *Key) error {
 			err = errors.New("incomplete route: want a name and at least one path")
 		case route.Name == otherRoute:
 			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
-		case seen[route.Name]:
-			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
 		default:
 			if err = cmp.Or(option.CheckPathList(route.Path), option.CheckTailsOf(route.Path)); err != nil {
 				err = fmt.Errorf("route %q: %w", route.Name, err)
@@ -255,7 +250,6 @@ func compileRoutes(routes []Route, key *Key) error {
 		if err != nil {
 			return option.About("route", i, err)
 		}
-		seen[route.Name] = true
 		paths := slices.Clone(route.Path)
 		if err := paths.Provision(caddy.Context{}); err != nil {
 			return option.About("route", i, err)

@@ -2,7 +2,6 @@ package limit
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -19,9 +18,8 @@ import (
 // Key says what identifies a request's bucket.
 type Key struct {
 	// What each request reads lies first.
-	byIPv4   bool              // the key is the client's address, all of it over IPv4, and there are no overrides
-	verbatim bool              // the key has one part, neither folded nor digested, and there are no overrides
-	limit    leakybucket.Limit // the zone's own
+	byIPv4 bool              // the key is the client's address, all of it over IPv4, and there are no overrides
+	limit  leakybucket.Limit // the zone's own
 
 	// The values of a request that name its bucket. Default: the client's address. If
 	// clients choose all values, they can get a fresh bucket with every request: then
@@ -168,20 +166,13 @@ const (
 
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
-	switch {
-	case k.byIPv4: // which has one spelling, so nothing need be built
-		found.Name, found.Address = s.ipv4(), true
-	case k.verbatim:
-		text := k.parts[0].read(s)
-		name := bucketkey.AppendPart(make([]byte, 0, 64), text)
-		if found.Name = text; k.Sources[0].Source != "header" || string(name) != text {
-			found.Name = string(name) // a piece of the first line or of a cookie would keep all of that in memory
-		}
+	if k.byIPv4 { // which has one spelling, so nothing need be built
+		found.Name = s.ipv4()
 	}
 	if found.Name == "" {
 		return k.compose(s)
 	}
-	found.Limit, found.own = k.limit, true
+	found.Limit, found.Address, found.own = k.limit, true, true
 	return found, keyComplete
 }
 
@@ -213,15 +204,17 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 			if state != keyComplete {
 				return Bucket{}, state
 			}
-			if p.digest {
+			if p.digest || !plain {
 				digest = bucketkey.DigestOf(text)
+			}
+			if p.digest {
 				name = digest.Append(name)
 			} else {
 				name = bucketkey.AppendPart(name, text)
 			}
 		}
 		if !plain {
-			parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
+			parts = append(parts, perkey.Part{Digest: digest, Network: client})
 		}
 	}
 	e := k.Overrides.Lookup(parts)
@@ -307,9 +300,6 @@ func (z *Zone) ReadBy(p *form.Plan) (err error) {
 	z.Key.Form, z.wanted = p, nil
 	for _, name := range z.Field {
 		wanted, err := p.Field(name)
-		if err == nil && slices.Contains(z.wanted, wanted) {
-			err = fmt.Errorf("field %q is given twice: names are compared by their letters and digits", name)
-		}
 		if err != nil {
 			return option.About("field", 0, err)
 		}

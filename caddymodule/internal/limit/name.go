@@ -127,7 +127,7 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 	if p.digest {
 		name = bucketkey.AppendDigest(nil, value)
 	}
-	return string(name), perkey.Part{Text: value}, true
+	return string(name), perkey.Part{Digest: bucketkey.DigestOf(value)}, true
 }
 
 // NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
@@ -203,10 +203,11 @@ func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 		case p.digest, strings.HasPrefix(segment, "@"):
 			ok = false
 		default:
-			var err error
-			if part.Text, err = url.PathUnescape(segment); err != nil {
-				part.Text = segment
+			text, err := url.PathUnescape(segment)
+			if err != nil {
+				text = segment
 			}
+			part.Digest = bucketkey.DigestOf(text)
 		}
 		if !ok {
 			return nil, false

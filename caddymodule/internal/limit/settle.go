@@ -119,12 +119,8 @@ var statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
 
 // parseStatus reads a status such as 401, or a class such as 4xx, which is 4.
 func parseStatus(text string) (int, error) {
-	alone, comma := strings.CutSuffix(text, ",")
-	switch {
-	case statusCode.MatchString(text):
+	if statusCode.MatchString(text) {
 		return strconv.Atoi(strings.TrimSuffix(text, "xx"))
-	case comma && statusCode.MatchString(alone):
-		return 0, fmt.Errorf("invalid status %q: want blanks between statuses", text)
 	}
 	return 0, fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", text)
 }

@@ -125,19 +125,14 @@ func NewKey(sources []KeySource) (*Key, error) {
 // compileSources compiles the parts of a key. digest says that values which may be secret are
 // kept as digests.
 func (k *Key) compileSources(digest bool) error {
-	seen := make(map[KeySource]bool)
 	for _, source := range k.Sources {
 		parts, err := source.compile(k, digest)
-		if s := source.plain(); err == nil && seen[s] {
-			err = fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
-		}
 		if err != nil {
 			return err
 		}
 		for i := range parts {
 			parts[i].source = cmp.Or(parts[i].source, source.plain().Source)
 		}
-		seen[source.plain()] = true
 		k.parts = append(k.parts, parts...)
 	}
 	return nil

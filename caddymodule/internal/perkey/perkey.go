@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -41,10 +40,9 @@ type Override struct {
 	As string `json:"as,omitempty"`
 }
 
-// A Part is one part of a key to be looked up: a client's network, or plain text.
+// A Part is one part of a key to be looked up: a client's network, or a text.
 type Part struct {
-	Text    string
-	Digest  key.Digest   // of the text, if the caller has it
+	Digest  key.Digest   // of the text
 	Network netip.Prefix // valid if the part is an address
 }
 
@@ -167,22 +165,20 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 	return nil
 }
 
-var sharedName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
-
 // share gives an entry the bucket of a name.
 func (t *Table) share(o Override, entry *Entry) error {
-	switch {
-	case !sharedName.MatchString(o.As):
-		return fmt.Errorf("invalid name %q after as: want at most 64 letters, digits, _, . and -", o.As)
-	case entry.Rule != Limited:
+	if err := option.CheckName("bucket", o.As); err != nil {
+		return err
+	}
+	if entry.Rule != Limited {
 		return fmt.Errorf("as %s has no meaning after %s: want a plan, or <capacity> <leak>, which the keys of that name share", o.As, o.Limit)
 	}
 	entry.Bucket = sharedPrefix + o.As
-	if other := t.shared[entry.Bucket]; other != nil && other.Limit != entry.Limit {
-		return fmt.Errorf("as %s has another limit elsewhere: keys that share a bucket need the same limit", o.As)
-	}
-	if t.shared[entry.Bucket] == nil {
+	other := t.shared[entry.Bucket]
+	if other == nil {
 		t.shared[entry.Bucket] = entry
+	} else if other.Limit != entry.Limit {
+		return fmt.Errorf("as %s has another limit elsewhere: keys that share a bucket need the same limit", o.As)
 	}
 	return nil
 }
@@ -297,12 +293,8 @@ func (n *node) find(parts []Part) (best *Entry, depth int) {
 				consider(n.networks[wide])
 			}
 		}
-	} else if n.texts != nil {
-		digest := part.Digest
-		if digest == (key.Digest{}) {
-			digest = key.DigestOf(part.Text)
-		}
-		consider(n.texts[digest])
+	} else {
+		consider(n.texts[part.Digest])
 	}
 	return best, depth
 }

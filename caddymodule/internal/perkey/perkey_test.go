@@ -48,7 +48,7 @@ func keyOf(key string, words ...string) []Part {
 		if key[i] == 'a' {
 			parts[i].Network = bucketkey.ClientPrefix(netip.MustParseAddr(word), 32, 64)
 		} else {
-			parts[i].Text = word
+			parts[i].Digest = bucketkey.DigestOf(word)
 		}
 	}
 	return parts
@@ -173,7 +173,7 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 func TestATextIsNoAddress(t *testing.T) {
 	table, err := NewTable(tableOf("at", "203.0.113.7 -> gold", "0.0.0.0/0 203.0.113.7 -> deny"))
 	check.OK(t, err, "new table")
-	text, network := Part{Text: "203.0.113.7"}, Part{Network: netip.MustParsePrefix("203.0.113.7/32")}
+	text, network := Part{Digest: bucketkey.DigestOf("203.0.113.7")}, Part{Network: netip.MustParsePrefix("203.0.113.7/32")}
 	for _, test := range []struct {
 		key  []Part
 		want Rule
@@ -276,7 +276,7 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		{"t", "sha256:2c26 -> gold", `override sha256:2c26: invalid digest "sha256:2c26": want sha256: and 64 hexadecimal digits, as of printf %s <value> | sha256sum`},
 		{"t", "sha256:a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e -> deny", "override sha256:a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e: given twice"}, // of first
 		{"a", "sha256:2c26 -> gold", `override sha256:2c26: invalid address "sha256:2c26": want an IP address or a network such as 203.0.113.0/24`},
-		{"t", "a -> gold => b/c", `override a: invalid name "b/c" after as: want at most 64 letters, digits, _, . and -`},
+		{"t", "a -> gold => b/c", `override a: invalid bucket name "b/c": want letters, digits, _, . and -, such as pages`},
 		{"t", "a -> deny => b", `override a: as b has no meaning after deny: want a plan, or <capacity> <leak>, which the keys of that name share`},
 		{"", "a -> gold", "override a: 1 parts of a key given before the limit \"gold\", and the key has 0: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end"},
 	} {
@@ -330,7 +330,7 @@ func FuzzTable(f *testing.F) {
 		}
 		want, err := config.parseEntry(limit)
 		check.Assume(t, err == nil, "limit %q: got it into a table, want error %v", limit, err)
-		parts := []Part{{Network: bucketkey.ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
+		parts := []Part{{Network: bucketkey.ClientPrefix(named.Addr(), 32, 64)}, {Digest: bucketkey.DigestOf(text)}}
 		if IsDigest(text) {
 			parts[1].Digest, _ = bucketkey.ParseDigest("@" + text) // which was valid
 		}
@@ -341,7 +341,7 @@ func FuzzTable(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got := table.Lookup([]Part{{Network: bucketkey.ClientPrefix(addr, 32, 64)}, {Text: client}})
+		got := table.Lookup([]Part{{Network: bucketkey.ClientPrefix(addr, 32, 64)}, {Digest: bucketkey.DigestOf(client)}})
 		if got.Rule == Limited && got.Limit.Validate() != nil {
 			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got.Limit, client)
 		}
