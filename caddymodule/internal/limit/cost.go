@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -51,12 +52,12 @@ type ReadBody struct {
 
 	// The cost of a request whose body was not read or not understood, if its cost comes
 	// from there. Default: the capacity, so that such a request passes only into an empty
-	// bucket. Required if client_ip is no part of the key, and then at most a tenth of the
-	// capacity: with one request, anybody could else fill a bucket that others share.
+	// bucket. If client_ip is no part of the key, it is a tenth of the capacity, and no more is
+	// allowed: with one request, anybody could else fill a bucket that others share.
 	Else string `json:"else,omitempty"`
 
-	bytes  int64    // the same as Most; 0 if no cost comes from the body
-	unread *float64 // units of Else; nil means the capacity
+	bytes  int64   // the same as Most; 0 if no cost comes from the body
+	unread float64 // units of Else; at most the capacity counts
 }
 
 // defaultCost is the cost of a request that matches no line, and of a placeholder
@@ -142,10 +143,7 @@ func (z *Zone) costBy(c *Cost, s *Subject, limit leakybucket.Limit) float64 {
 	if cost, known := z.costOfBody(c, s); known {
 		return limit.ClampCost(cost)
 	}
-	if z.ReadBody.unread != nil {
-		return limit.ClampCost(min(*z.ReadBody.unread, limit.Capacity))
-	}
-	return limit.Capacity
+	return limit.ClampCost(min(z.ReadBody.unread, limit.Capacity))
 }
 
 func (z *Zone) costOfBody(c *Cost, s *Subject) (cost float64, known bool) {
@@ -166,13 +164,7 @@ const mostReadBody = 16 << 20
 // compile compiles how much of a body is read. It comes after the key and the costs.
 // given says that the zone has read_body.
 func (b *ReadBody) compile(z *Zone, given bool) error {
-	costing := -1 // the last cost that comes from the body
-	for i := range z.Cost {
-		if z.Cost[i].fromBody() {
-			costing = i
-		}
-	}
-	if costing < 0 {
+	if !slices.ContainsFunc(z.Cost, func(c Cost) bool { return c.fromBody() }) {
 		return option.Refuse("read_body", given, "read_body has no meaning: no cost comes from the body")
 	}
 	size, err := option.ParseSize(b.Most, mostReadBody)
@@ -180,25 +172,22 @@ func (b *ReadBody) compile(z *Zone, given bool) error {
 		return option.About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
 	b.bytes = size
-	most, shared := z.Limit.Capacity, !z.Key.HasAddress()
-	if shared {
+	most := z.Limit.Capacity
+	if b.unread = math.Inf(1); !z.Key.HasAddress() {
 		most /= 10
+		b.unread = most
 	}
-	switch {
-	case b.Else == "" && shared:
-		return option.About("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", b.Most, most))
-	case b.Else == "":
+	if b.Else == "" {
 		return nil
 	}
-	b.unread = new(float64)
-	if err = option.Set(b.unread, b.Else); err == nil {
-		err = z.Limit.ValidateCost(*b.unread)
+	if err = option.Set(&b.unread, b.Else); err == nil {
+		err = z.Limit.ValidateCost(b.unread)
 	}
-	switch unread := *b.unread; {
+	switch {
 	case err != nil:
-	case unread == 0:
+	case b.unread == 0:
 		err = errors.New("0 lets clients hide costs in bodies that cannot be read: want a number above 0")
-	case unread > most:
+	case b.unread > most:
 		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", b.Else, b.Most, most)
 	default:
 		return nil
