@@ -150,7 +150,7 @@ func overrideOf(e *engine.Engine, entry override.Entry) wire.Override {
 func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
 	return converted(e.Control.Changes.Table.List(now), func(h *override.Held) wire.Override {
 		o := overrideOf(e, h.Entry)
-		o.Hits = h.Hits()
+		o.Hits = h.Hits.Load()
 		return o
 	})
 }

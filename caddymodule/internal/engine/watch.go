@@ -49,7 +49,7 @@ func (r Refused) Holds(peer netip.Addr) bool {
 	if r.block == nil {
 		ban := overrides.Banned(peer, now)
 		if ban != nil {
-			ban.Hit()
+			ban.Hits.Add(1)
 		}
 		return ban != nil
 	}

@@ -366,7 +366,7 @@ func (a *evaluation) claimBan() (refused bool) {
 	// The zone need not match the request.
 	o := a.add(by, by.Key.Network(&a.Subject).Addr().String(), by.Shadow != nil)
 	if a.refuse(o, Banned, ban.Left(a.Now())); a.refused {
-		ban.Hit()
+		ban.Hits.Add(1)
 	}
 	return a.refused
 }

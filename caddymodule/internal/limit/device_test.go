@@ -144,7 +144,7 @@ func TestOneCookieHoldsTheLastFiveAccounts(t *testing.T) {
 		cookie = logInOf(t, trust, fmt.Sprint("account", i), cookie, noon.Add(time.Duration(i)*time.Minute))
 		names[i] = trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour))
 	}
-	check.That(t, len(cookie) <= largestCookie, "got a cookie of %d bytes, want at most %d", len(cookie), largestCookie)
+	check.That(t, len(cookie) <= 1024, "got a cookie of %d bytes, want at most 1024", len(cookie))
 	for i := range 8 {
 		want := names[i]
 		if i < 3 {
@@ -163,7 +163,6 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		"empty":        {deviceCookieOf("login") + "="},
 		"cut off":      {cookie[:len(cookie)-1-signer.TokenSize(len(entry{}))-30]},
 		"given twice":  {cookie, cookie},
-		"too long":     {cookie + strings.Repeat(".", largestCookie)},
 		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},
 		"other letter": {strings.ToLower(cookie)},
 	} {

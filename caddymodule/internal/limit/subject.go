@@ -43,8 +43,6 @@ type Subject struct {
 	Body    *body.Received // the request's body, if it was received for this Subject
 	Starved bool           // there was no room to receive the body
 
-	replacer *caddy.Replacer // once it was asked for
-
 	addr   netip.Addr    // of the client, once it was asked for
 	empty  bool          // it is known to carry no field
 	form   *form.Reading // of the plan formOf
@@ -88,10 +86,8 @@ func (s *Subject) Look(r *http.Request) {
 
 // Replacer returns the request's placeholders, or nil without Caddy.
 func (s *Subject) Replacer() *caddy.Replacer {
-	if s.replacer == nil {
-		s.replacer, _ = s.Request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	}
-	return s.replacer
+	repl, _ := s.Request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
 }
 
 // TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.

@@ -65,16 +65,11 @@ const (
 	// devicePurpose keeps tokens for other purposes from counting as device cookies.
 	devicePurpose = "device"
 
-	// mostEntries is how many accounts one browser is known for, and largest the most
-	// bytes of the cookie's value.
-	mostEntries   = 5
-	largestCookie = 1024
+	// mostEntries is how many accounts one browser is known for.
+	mostEntries = 5
 
 	entrySeparator = "."
 )
-
-// clockLeeway is how far the clocks of nodes may differ.
-const clockLeeway = time.Minute
 
 // longestTrust is the longest time for which a device may be trusted.
 const longestTrust = 365 * 24 * time.Hour
@@ -89,10 +84,9 @@ type entry [issuedAt + 8]byte
 
 const issuedAt = 16
 
-// holds reports whether a device is trusted that has had its token for so long.
+// holds reports whether a device is trusted that has had its token for so long. Clocks of nodes differ.
 func (t *TrustDevices) holds(e *entry, now time.Time) bool {
-	age := now.Sub(time.Unix(int64(binary.BigEndian.Uint64(e[issuedAt:])), 0))
-	return age >= -clockLeeway && age < time.Duration(t.For)
+	return now.Sub(time.Unix(int64(binary.BigEndian.Uint64(e[issuedAt:])), 0)) < time.Duration(t.For)
 }
 
 // deviceCookieOf returns the name of a zone's device cookie.
@@ -134,7 +128,7 @@ func (t *TrustDevices) client(r *http.Request, host, key, typed string, now time
 
 func (c *deviceClient) read(r *http.Request, now time.Time) {
 	cookies := r.CookiesNamed(deviceCookieOf(c.trust.zone))
-	if len(cookies) != 1 || len(cookies[0].Value) > largestCookie {
+	if len(cookies) != 1 {
 		return
 	}
 	tokens := strings.SplitN(cookies[0].Value, entrySeparator, mostEntries+1)

@@ -175,15 +175,6 @@ func (z *Zone) Restored(c *leakybucket.Charge, saved *leakybucket.State) {
 	c.Block = z.ladder
 }
 
-// Terms returns on which terms the zone charges a cost to a bucket with this limit, as in
-// [leakybucket.Charge].
-func (z *Zone) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float64, probe bool) {
-	if z.Delay != nil && z.Delay.Wait > 0 {
-		ceiling = limit.Ceiling(cost, z.Delay.Undelayed, time.Duration(z.Delay.Wait))
-	}
-	return z.Settle.DebtUnder(limit), ceiling, z.Settle != nil && z.Settle.After
-}
-
 // Charge makes an empty charge that of a cost to the bucket of a key. It does so in place, since
 // copies of a charge would take longer.
 func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float64) {
@@ -191,9 +182,12 @@ func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float6
 	c.Block = z.ladder
 	if z.Delay != nil {
 		c.Undelayed = z.Delay.Undelayed
+		if z.Delay.Wait > 0 {
+			c.Ceiling = k.Limit.Ceiling(cost, z.Delay.Undelayed, time.Duration(z.Delay.Wait))
+		}
 	}
-	if z.Delay != nil || z.Settle != nil { // else these stay zero
-		c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
+	if z.Settle != nil {
+		c.Debt, c.Probe = z.Settle.DebtUnder(k.Limit), z.Settle.After
 	}
 }
 

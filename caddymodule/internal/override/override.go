@@ -122,7 +122,7 @@ type Held struct {
 	Entry
 	Network netip.Prefix // of a ban
 
-	hits atomic.Uint64 // of a ban
+	Hits atomic.Uint64 // requests and connections that a ban has refused in this process
 
 	// of a limit
 	rule   perkey.Rule
@@ -168,12 +168,6 @@ func (h *Held) parseLimit() (err error) {
 	}
 	return nil
 }
-
-// Hit counts a request or a connection that the ban has refused.
-func (h *Held) Hit() { h.hits.Add(1) }
-
-// Hits returns how many a ban has refused in this process.
-func (h *Held) Hits() uint64 { return h.hits.Load() }
 
 // Limits reports whether a limit is one, and does not let everybody or nobody in.
 func (h *Held) Limits() bool { return h.rule == perkey.Limited }

@@ -145,8 +145,7 @@ func (s *Study) replay(id int, l leakybucket.Limit, f func(c *charge, d *leakybu
 		}
 		if c.cost >= 0 {
 			if c.cost != asked.Cost {
-				asked.Cost = c.cost
-				asked.Debt, asked.Ceiling, asked.Probe = s.zone.Terms(l, c.cost)
+				s.zone.Charge(&asked, &limit.Bucket{Limit: l}, false, c.cost)
 			}
 			asked.Take(&state, c.at, &d)
 		}
