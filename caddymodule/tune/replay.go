@@ -138,11 +138,15 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 
 // observer returns one that tells verdicts about a response.
 func (rp *player) observer(verdicts ...*limit.Verdict) *limit.Observer {
-	return &limit.Observer{BeforeHeaders: func(status int, header http.Header) {
+	o := new(limit.Observer)
+	o.BeforeHeaders = func(status int, header http.Header) {
 		for _, v := range verdicts {
-			v.Answered(rp.now, status, header)
+			if !o.Left() {
+				v.Answered(rp.now, status, header)
+			}
 		}
-	}}
+	}
+	return o
 }
 
 // learn is ServeHTTP for a study: each zone decides as if there were no other, and the request is

@@ -190,7 +190,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	observer.BeforeHeaders = func(status int, header http.Header) {
-		v.Answered(time.Now(), status, header)
+		if !observer.Left() {
+			v.Answered(time.Now(), status, header)
+		}
 		if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
 			hide()
 		}

@@ -31,7 +31,7 @@ type Observer struct {
 
 	// BeforeHeaders is called once, before the headers of the final response are sent,
 	// with those that clients never see, and may add to them. It is not called if an error route
-	// will answer, for a tunnel, or if the client has left.
+	// will answer, or for a tunnel.
 	BeforeHeaders func(status int, header http.Header)
 
 	around []string        // headers that handlers around remove, which may want to see them first
@@ -116,7 +116,7 @@ func (o *Observer) WriteHeader(status int) {
 }
 
 func (o *Observer) beforeHeaders(status int) {
-	if o.BeforeHeaders != nil && !o.tunnel && !o.left {
+	if o.BeforeHeaders != nil && !o.tunnel {
 		o.BeforeHeaders(status, o.Header())
 	}
 }

@@ -194,8 +194,8 @@ func (v *Verdict) Awaits() bool {
 	return len(v.due) > 0
 }
 
-// Answered finds out, before the headers of a response are sent, in which zones it earns a refund, and
-// adds the device cookies that it has earned.
+// Answered finds out, before the headers of a response are sent to a client that is still there, in which
+// zones it earns a refund, and adds the device cookies that it has earned.
 func (v *Verdict) Answered(now time.Time, status int, header http.Header) {
 	for o := range v.all {
 		if o.earned = o.Zone.Refund.Match(status, header, now); !o.earned || o.device == nil {
