@@ -273,7 +273,7 @@ func (d Decision) String() string {
 
 // An Outcome is what one zone decides about a request: the charge as the store was asked, or
 // would have been, and the store's answer. Once [Decide] has returned, only what becomes of the
-// outcome is written. Requests keep outcomes in memory until their access log is written.
+// outcome is written, its aftermath. Requests keep outcomes in memory until their access log is written.
 type Outcome struct {
 	Zone               *Zone
 	leakybucket.Charge                      // with a Limit of 0 if the zone has none for the key
@@ -284,18 +284,22 @@ type Outcome struct {
 
 	device *deviceClient // what device cookies tell, if the zone trusts devices
 
-	// What becomes of the outcome after the decision:
-
-	settledCost float64          // the corrected cost, in units
-	code        supportcode.Code // names the refusal, for support; zero if the zone gives none
-	unlogged    uint32           // how many refusals of the zone were kept out of the access log before this line
-
 	decision Decision
 	reason   Reason // of a refusal
 
 	asked   bool // the store was
 	starved bool // there was no room for the body that the zone wanted
 	exiting bool // the process is about to end, so the request could not wait
+
+	aftermath
+}
+
+// An aftermath is what becomes of an outcome after the decision.
+type aftermath struct {
+	settledCost float64          // the corrected cost, in units
+	code        supportcode.Code // names the refusal, for support; zero if the zone gives none
+	unlogged    uint32           // how many refusals of the zone were kept out of the access log before this line
+
 	earned  bool // the response earns a refund
 	settled bool // the charge was corrected by the response
 }
