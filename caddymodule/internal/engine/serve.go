@@ -24,6 +24,8 @@ type Handler struct {
 	handled atomic.Uint64 // requests
 	Match   limit.Matchers
 	headers []string // in which the upstream says what a request cost
+	timed   bool     // how long the upstream takes says so
+	refunds bool     // what it answers may earn a refund
 }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all. It is
@@ -36,6 +38,8 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
 			h.headers = append(h.headers, z.Settle.Name)
 		}
+		h.timed = h.timed || z.Settle != nil && z.Settle.Source == limit.BySeconds
+		h.refunds = h.refunds || len(z.Refund) > 0
 		h.Follows = h.Follows || !z.EndsAtAdmission()
 	}
 	for _, z := range zones {
@@ -179,7 +183,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, Shared: shared}
+	observer := &limit.Observer{Headers: h.headers, Shared: shared, Timed: h.timed}
 	var hide func() // the rate-limit headers
 	if h.Announces {
 		rateLimit, policy := slices.Clone(w.Header()["Ratelimit"]), slices.Clone(w.Header()["Ratelimit-Policy"])
@@ -188,13 +192,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			withdraw(w.Header(), "Ratelimit-Policy", policy)
 		}
 	}
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-	observer.BeforeHeaders = func(status int, header http.Header) {
-		if !observer.Left() {
-			v.Answered(time.Now(), status, header)
-		}
-		if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
-			hide()
+	if h.refunds || hide != nil {
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			if h.refunds && !observer.Left() {
+				v.Answered(time.Now(), status, header)
+			}
+			if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
+				hide()
+			}
 		}
 	}
 	defer h.settle(r, v, observer, shared, asked)

@@ -34,12 +34,15 @@ type Observer struct {
 	// will answer, or for a tunnel.
 	BeforeHeaders func(status int, header http.Header)
 
+	// Timed measures how long the upstream takes.
+	Timed bool
+
 	around []string        // headers that handlers around remove, which may want to see them first
 	ctx    context.Context // of the request
 	bytes  int64           // of the body
 	values []string        // of Headers; "" if absent or given twice
-	began  time.Time       // less what the request had waited in in_flight by then, so that later waits can be taken off
-	took   time.Duration   // until there were headers, or else until the next handler was done, but for waits in in_flight
+	began  time.Time       // with Timed, less what the request had waited in in_flight by then, so that later waits can be taken off
+	took   time.Duration   // with Timed, until there were headers, or else until the next handler was done, but for waits in in_flight
 	ending
 	due [1]leakybucket.Settlement // room for what settling corrects
 }
@@ -65,7 +68,9 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		o.Shared.Hidden = slices.Concat(o.around, o.Headers)
 		defer func() { o.Shared.Hidden = o.around }()
 	}
-	o.began = time.Now().Add(-record.WaitedIn(o.ctx))
+	if o.Timed {
+		o.began = time.Now().Add(-record.WaitedIn(o.ctx))
+	}
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -84,11 +89,13 @@ func (o *Observer) end() {
 	o.left = o.left || !o.ended() && (o.failed || broken && o.ctx.Err() != nil)
 }
 
-// answered notes, before the headers are sent, whether the client has left, and for how long the
-// upstream has had the request.
+// answered notes, before the headers are sent, whether the client has left, and with Timed for
+// how long the upstream has had the request.
 func (o *Observer) answered() {
 	o.left = o.ctx.Err() != nil
-	o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
+	if o.Timed {
+		o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
+	}
 }
 
 // Took says how long the response took, instead of what was measured.

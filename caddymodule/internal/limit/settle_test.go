@@ -56,7 +56,7 @@ func fails(after time.Duration, err error) handler {
 
 // observe serves a request, and recovers from what the upstream panics with.
 func observe(w http.ResponseWriter, r *http.Request, rule *Settle, next handler) (o *Observer, panicked any) {
-	o = &Observer{Headers: []string{rule.Name}}
+	o = &Observer{Headers: []string{rule.Name}, Timed: true}
 	defer func() { panicked = recover() }()
 	_ = o.Serve(w, r, next)
 	return o, nil

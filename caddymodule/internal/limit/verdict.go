@@ -113,7 +113,7 @@ func VerdictsOf(ctx context.Context) *Verdicts {
 // compute values only when they are read.
 func (v *Verdict) publish(a *evaluation, logs bool) {
 	v.logged = logs
-	reads := a.Server.readsVerdicts() || v.refused && slices.ContainsFunc(v.Outcomes, func(o Outcome) bool { return o.Zone.Refusal.Page != nil })
+	reads := a.Server.readsVerdicts() || v.refused && v.Decisive().Zone.Refusal.Page != nil // whose page may show it
 	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if reads && all == nil && a.Replacer() != nil {
 		a.Replacer().Map(placeholdersOf(a.Request.Context())) // which are empty without outcomes

@@ -223,7 +223,8 @@ func (p *Page) appendNotice(page []byte, notice []piece, l *language, f *Refusal
 			page = append(page, scriptElement...)
 		case "code":
 			if f.Code != 0 {
-				page = append(page, `<p id="code">`+l.Code+" <code>"+f.Code.String()+"</code></p>\n"...)
+				page = append(append(append(page, `<p id="code">`...), l.Code...), " <code>"...)
+				page = append(f.Code.AppendTo(page), "</code></p>\n"...)
 			}
 		}
 	}
