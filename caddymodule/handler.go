@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -109,6 +110,9 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 		return err
 	}
 	server, _ := e.JoinServer(ctx)
+	if strings.Contains(limit.Definition, "http.throttle.") {
+		e.ReadVerdicts(ctx) // one from the global options is not in the config of the route
+	}
 	h.running = limit.NewHandler(server, match)
 	return nil
 }

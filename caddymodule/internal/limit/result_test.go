@@ -1,6 +1,7 @@
 package limit_test
 
 import (
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -156,12 +157,22 @@ func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
 	check.Slices(t, messages, []any{"zone begins to refuse requests", "zone refused requests"})
 }
 
-// The zone stands in the global options, so nothing of the page is in the server's config.
+// The definitions stand in the global options, so nothing of the page is in the server's config.
 func TestAPageOfItsOwnShowsTheVerdict(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
 	check.OK(t, os.WriteFile(page, []byte("<p>{http.throttle.zone} {http.throttle.reason}</p>"), 0o600))
-	s := servertest.Run(t, "{\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\n}\nhttp:// {\nthrottle site\nrespond ok\n}")
-	c := s.From(servertest.Someone).With("Accept", "text/html")
-	c.Passes(1, "/")
-	check.Equal(t, c.Get("/").Body.String(), "<p>site capacity</p>")
+	refusal := "refusal {\npage " + page + "\n}\n}\n"
+	options := "{\nthrottle {\nzone outer {\nlimit 9 1/h\n}\nzone site {\nlimit 1 1/h\n" + refusal + "in_flight slots 1 {\nbuffer 1MiB\n" + refusal + "}\n}\n"
+	for _, test := range []struct{ about, site, want string }{
+		{"a zone", "http:// {\nthrottle site\nrespond ok\n}", "<p>site capacity</p>"},
+		{"a zone behind another one, in the access log", "http:// {\nlog\nroute {\nthrottle outer\nthrottle site\nrespond ok\n}\n}", "<p>site capacity</p>"},
+		{"an in_flight", "http:// {\nroute {\nthrottle outer\nin_flight slots\nrespond ok\n}\n}", "<p>outer </p>"},
+	} {
+		s := servertest.Run(t, options+test.site)
+		s.From(servertest.Someone).Get("/")
+		r := servertest.Request(servertest.Someone, "/", "Accept", "text/html")
+		r.Method, r.ContentLength, r.Body = http.MethodPost, 2<<20, io.NopCloser(strings.NewReader(strings.Repeat("x", 2<<20)))
+		check.Equal(t, s.Do(r).Body.String(), test.want, test.about)
+		s.Stop()
+	}
 }

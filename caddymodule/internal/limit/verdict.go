@@ -115,7 +115,7 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 	v.logged = logs
 	reads := a.Server.readsVerdicts() || v.refused && v.Decisive().Zone.Refusal.Page != nil // whose page may show it
 	all, _ := a.Vars[verdictsVar].(*Verdicts)
-	if reads && all == nil && a.Replacer() != nil {
+	if reads && (all == nil || v.refused) && a.Replacer() != nil { // what is refused may be the first that is shown
 		a.Replacer().Map(placeholdersOf(a.Request.Context())) // which are empty without outcomes
 	}
 	if len(v.Outcomes) == 0 || !logs && !reads || a.Vars == nil {
