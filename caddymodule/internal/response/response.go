@@ -48,8 +48,7 @@ type Writer struct {
 	caddyhttp.ResponseWriterWrapper
 
 	Head     bool            // the server sends no body
-	Frames   bool            // HTTP/2 and 3
-	connect  context.Context // of a CONNECT over them; else nil
+	connect  context.Context // of a CONNECT over HTTP/2 and 3; else nil
 	Status   int             // 0 before there are headers
 	Declared int64           // bytes of the body, -1 if the handler did not say
 }
@@ -57,8 +56,8 @@ type Writer struct {
 // Watch begins to watch the answer to a request.
 func (w *Writer) Watch(to http.ResponseWriter, r *http.Request) {
 	w.ResponseWriter = to
-	w.Head, w.Frames, w.Declared = r.Method == http.MethodHead, r.ProtoMajor >= 2, -1
-	if w.Frames && r.Method == http.MethodConnect {
+	w.Head, w.Declared = r.Method == http.MethodHead, -1
+	if r.ProtoMajor >= 2 && r.Method == http.MethodConnect {
 		w.connect = r.Context()
 	}
 }
