@@ -142,7 +142,7 @@ func (rp *player) observer(verdicts ...*limit.Verdict) *limit.Observer {
 	o.BeforeHeaders = func(status int, header http.Header) {
 		for _, v := range verdicts {
 			if !o.Left() {
-				v.Answered(rp.now, status, header)
+				v.Answered(rp.now, status, header, header)
 			}
 		}
 	}

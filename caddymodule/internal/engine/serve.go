@@ -184,19 +184,22 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return next.ServeHTTP(w, r)
 	}
 	observer := &limit.Observer{Headers: h.headers, Shared: shared, Timed: h.timed}
-	var hide func() // the rate-limit headers
-	if h.Announces {
-		rateLimit, policy := slices.Clone(w.Header()["Ratelimit"]), slices.Clone(w.Header()["Ratelimit-Policy"])
-		hide = func() {
-			withdraw(w.Header(), "Ratelimit", rateLimit)
-			withdraw(w.Header(), "Ratelimit-Policy", policy)
+	var hide func() // the rate-limit headers: what a cache keeps for everybody tells nothing of one client
+	if h.refunds || h.Announces {
+		reads, before := r.Method == http.MethodGet || r.Method == http.MethodHead, w.Header().Clone() // as handlers around have set it
+		if h.Announces {
+			hide = func() {
+				withdraw(w.Header(), "Ratelimit", before["Ratelimit"])
+				withdraw(w.Header(), "Ratelimit-Policy", before["Ratelimit-Policy"])
+			}
 		}
-	}
-	if h.refunds || hide != nil {
-		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			if h.refunds && !observer.Left() {
-				v.Answered(time.Now(), status, header)
+				own := header.Clone()
+				for name, values := range before {
+					withdraw(own, name, values)
+				}
+				v.Answered(time.Now(), status, own, header)
 			}
 			if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
 				hide()
@@ -205,16 +208,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	defer h.settle(r, v, observer, shared, asked)
 	err := observer.Serve(w, r, next)
-	if err != nil && hide != nil { // an error route says who may keep the answer
+	if err != nil && h.Announces { // an error route says who may keep the answer
 		hide()
 	}
 	return err
 }
 
-// withdraw removes ours of the values in a header that the upstream may have, too: what a cache
-// keeps for everybody tells nothing of one client.
-func withdraw(header http.Header, name string, ours []string) {
-	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return slices.Contains(ours, value) })
+// withdraw removes some of the values of a field, and with the last one the field.
+func withdraw(header http.Header, name string, values []string) {
+	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return slices.Contains(values, value) })
 	if len(header[name]) == 0 {
 		delete(header, name)
 	}

@@ -244,7 +244,7 @@ func TestRefund(t *testing.T) {
 	}
 }
 
-// What handlers around throttle make of the header afterwards is not the upstream's answer.
+// What handlers around throttle do to the header is not the upstream's answer.
 func TestRefundIsJudgedByWhatComesFromWithin(t *testing.T) {
 	const zone = "\nthrottle {\nzone settled {\nlimit 1000 1/d\ncost 10\nrefund cookie sid\nrefund header X-Ok yes\n}\n}\n"
 	for _, test := range []struct {
@@ -252,6 +252,8 @@ func TestRefundIsJudgedByWhatComesFromWithin(t *testing.T) {
 		serve             upstream
 		want              float64
 	}{
+		{"set_before", "header +Set-Cookie sid=a\nheader X-Ok yes" + zone, servertest.Says(200), 10},
+		{"set_before_beside_another", "header +Set-Cookie sid=a" + zone, servertest.Says(200, "Set-Cookie", "other=b"), 10},
 		{"set_before_and_within", "header +Set-Cookie other=b" + zone, servertest.Says(200, "Set-Cookie", "sid=a"), 1},
 		{"replaced_within", "header X-Ok no" + zone, func(w http.ResponseWriter, _ *http.Request) error {
 			w.Header().Set("X-Ok", "yes")

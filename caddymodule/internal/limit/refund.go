@@ -25,7 +25,7 @@ type Refunds []Refund
 // login that succeeded. It has one of the two fields, and if one of several matches, that is
 // enough. All other responses stay charged, so a mistake here hurts those who log in, and
 // guessers get ten times as many guesses at most. The status and the header fields are those
-// that `throttle` gets from the handlers behind it; what handlers before it change afterwards does not
+// that come from the handlers behind `throttle`; what handlers before it set or change does not
 // count. Nothing is given back if an error route answers, or the client leaves before that.
 type Refund struct {
 	// A response matcher as in the rest of Caddy: a status, header fields, or both. If

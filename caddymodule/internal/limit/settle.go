@@ -195,13 +195,14 @@ func (v *Verdict) Awaits() bool {
 }
 
 // Answered finds out, before the headers of a response are sent to a client that is still there, in which
-// zones it earns a refund, and adds the device cookies that it has earned.
-func (v *Verdict) Answered(now time.Time, status int, header http.Header) {
+// zones it earns a refund, and adds the device cookies that it has earned. own are the fields of the
+// header that come from within.
+func (v *Verdict) Answered(now time.Time, status int, own, header http.Header) {
 	for o := range v.all {
-		if o.earned = o.Zone.Refund.Match(status, header, now); !o.earned || o.device == nil {
+		if o.earned = o.Zone.Refund.Match(status, own, now); !o.earned || o.device == nil {
 			continue
 		}
-		earned, another := o.device.Earned(header, now)
+		earned, another := o.device.Earned(own, now)
 		if o.earned = !another; earned && o.device.Issue(header, now) {
 			o.Zone.Reporter.Count(CountDevice)
 		}
