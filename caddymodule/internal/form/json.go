@@ -220,27 +220,31 @@ func firstOf(data []byte, some string) int {
 }
 
 // named takes the name of a value. The readers of JSON compare names as they are, so one
-// that is too long is none of ours.
+// that is too long is none of ours. It may be that of an element, since PHP makes arrays of
+// objects. But a whole body that is an object is one call of a batch, unless it has indexes.
 func (d *document) named(name []byte, valid bool) {
-	d.place, d.bare, d.on, d.is = place{}, place{}, 0, 0
-	if !d.keep || len(name) > longestName {
+	top := d.top()
+	d.place, d.bare, d.on, d.is = place{}, place{}, top.each, 0
+	if !d.keep {
 		return
 	}
-	top := d.top()
 	letters, _ := appendLetters(d.r.room[:0], name)
+	if len(d.inside) > 2 || isIndex(letters) {
+		top.n++
+	}
 	switch {
+	case len(name) > longestName:
+		return
 	case !valid || string(name) == "__proto__": // of which Object.assign in JavaScript makes defaults
 		d.r.unclear |= top.alive | top.bare.alive | top.items | top.each | top.named
 		return
 	case isIndex(letters):
 		d.place, d.bare = top.place, top.bare
-		top.n++
 	default:
 		d.place, _ = d.r.plan.names.walk(top.place, letters)
 		d.bare, _ = d.r.plan.bare.walk(top.bare, letters)
 	}
 	d.is = (d.r.plan.names.at(d.place) | d.r.plan.bare.at(d.bare)) &^ d.r.unclear
-	d.on = top.each
 	for arrays := top.named; arrays != 0; arrays &= arrays - 1 {
 		array := bits.TrailingZeros64(arrays)
 		if d.r.plan.wanted[array].keys[len(d.inside)-2] == string(letters) {
