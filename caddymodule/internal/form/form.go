@@ -29,9 +29,9 @@
 //     is read like other types, too.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
 //   - JSON, by its type or because it begins with { or [, also after comments. Several
-//     documents may follow each other. The first key of a field may be missing, as Rails
-//     adds it. All is unclear if it does not parse or has more than 512 levels. An array that
-//     is given twice counts with all its elements.
+//     documents may follow each other; then arrays are unclear. The first key of a field may be
+//     missing, as Rails adds it. All is unclear if it does not parse or has more than 512 levels.
+//     An array that is given twice counts with all its elements.
 //   - Others: a field is unclear if its name, or its last key, stands somewhere as "name",
 //     <name or name=. Arrays are unclear.
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give

@@ -399,7 +399,7 @@ func TestItems(t *testing.T) {
 		{"", jsonType, ``, "0"},
 		{"", "text/plain; charset=utf-7", "", "0"},
 		{"", jsonType, " \n", "0"},
-		{"", jsonType, "[1]\n[2]", "2"},
+		{"", jsonType, "{}\n{}", "unclear"},
 		{"", jsonType, `[1,2`, "unclear"},
 		{"", formType, "a=1&b=2", "0"},
 		{"", "", "\ufeff[1,2]", "2"},

@@ -113,7 +113,9 @@ func (d *document) top() *level { return &d.inside[len(d.inside)-1] }
 func (d *document) value() bool {
 	top := d.top()
 	if !top.object {
-		top.n++
+		if top.n++; top.n == 2 && len(d.inside) == 1 { // a second document, where each may be an element
+			d.r.unclear |= top.each
+		}
 		d.place, d.bare, d.on, d.is = top.place, top.bare, top.each, 0
 	}
 	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
