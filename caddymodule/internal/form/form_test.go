@@ -201,6 +201,7 @@ func TestField(t *testing.T) {
 		{"JSON with other pairs", jsonType, `[{"lo": ["a=b&[x[=c&lo[=d"]}]`, "absent"},
 		{"a script with brackets", "text/javascript", "a&&x[log[0]]=1;f(b&log[0)\n==1&log", "absent"},
 		{"text with blanks", "text/plain", "x\n[log] = a", "unclear"},
+		{"text behind a mark", "text/plain", "x=1 !log=a", "unclear"},
 		{"text, a word", "text/plain", "the log of my logs = 7, log\n", "absent"},
 		{"text in quotes", "text/plain", `x "Log": 1`, "unclear"},
 		{"text in longer quotes", "text/plain", `"a log"`, "absent"},

@@ -15,7 +15,7 @@ type text struct {
 
 const hiding = 1 << mostWanted // <!ENTITY and <!ATTLIST: XML may hide names in entities, and have attributes by default
 
-// kinds are letters, in lower case and with !, 0 for what is skipped in words, and delimiter.
+// kinds are letters, in lower case and with the ! of <!, 0 for what is skipped in words, and delimiter.
 var kinds = func() (table [256]byte) {
 	for i := range table {
 		switch c := byte(i); {
@@ -36,7 +36,7 @@ func (t *text) write(data []byte) {
 	next := t.r.plan.words.next
 	for _, c := range data {
 		switch kind := kinds[c]; {
-		case kind == delimiter:
+		case kind == delimiter, kind == '!' && (t.opened != '<' || t.at.length > 0):
 			t.delimiter(c)
 		case kind == 0 || t.at.alive == 0:
 		case t.at.length == len(next):
