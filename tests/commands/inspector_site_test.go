@@ -118,6 +118,8 @@ func TestTheInspectorFitsEveryScreen(t *testing.T) {
 			b.When("the width", fmt.Sprintf("innerWidth === %d", width))
 			out := chromium.Eval[[]string](b, `[document.documentElement.scrollWidth > innerWidth ? "page" : "", ...Array.from(document.querySelectorAll("main *"), (e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth ? e.outerHTML.slice(0, 80) : "")].filter(Boolean)`)
 			check.That(t, len(out) == 0, "%s at %d: %q are beyond the edge", scheme, width, out)
+			out = chromium.Eval[[]string](b, `Array.from(document.querySelectorAll("td[data-label]")).filter((cell) => cell.checkVisibility() && !cell.textContent && getComputedStyle(cell, "::before").content !== "none").map((cell) => cell.dataset.label)`)
+			check.That(t, len(out) == 0, "%s at %d: %q label nothing", scheme, width, out)
 			if width != 360 && width != 768 && width != 1440 {
 				continue
 			}
