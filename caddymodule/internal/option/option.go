@@ -110,7 +110,7 @@ const leastPlainSize = 512
 func ParseSize(word string, most uint64) (int64, error) {
 	size, err := humanize.ParseBytes(word)
 	if n, plain := leakybucket.ParseCost(word); plain && 0 < n && n < leastPlainSize {
-		return 0, fmt.Errorf("invalid size %q: it has no unit: did you mean %sKiB?", word, word)
+		return 0, fmt.Errorf("invalid size %q: it has no unit: want %sKiB or %sMiB", word, word, word)
 	}
 	if err != nil || size < 1 || size > most {
 		return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to %dMiB", word, most>>20)
