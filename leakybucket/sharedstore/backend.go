@@ -42,10 +42,11 @@ type Backend struct {
 	outage
 
 	// The life cycle.
-	ending   context.Context          // with close
-	settling sync.RWMutex             // held by settlements in flight, and by close
-	start    func()                   // once
-	close    func()                   // once
+	ending   context.Context // with close
+	settling sync.RWMutex    // held by settlements in flight, and by close
+	start    func()          // once
+	close    func()          // once
+	checking atomic.Pointer[context.CancelFunc]
 	onCall   func(took time.Duration) // nil if nobody counts calls
 }
 
@@ -130,9 +131,6 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 			s.Start()
 		}
 		go b.connect()
-		if c, can := capability[checker](remote); can {
-			go b.check(c)
-		}
 	})
 	b.close = sync.OnceFunc(func() {
 		end()
@@ -160,10 +158,17 @@ func (b *Backend) OnCall(f func(took time.Duration)) { b.onCall = f }
 func (b *Backend) AlsoAwait(done <-chan struct{}) { b.also = done }
 
 // Attach makes o the observer, until it is detached or another one is attached.
-// The first Attach lets the remote store connect.
+// The first Attach lets the remote store connect. Each has the servers checked, for o.
 func (b *Backend) Attach(o Observer) {
 	b.notifier.attach(o)
 	b.start()
+	if c, can := capability[checker](b.remote); can {
+		ctx, end := context.WithCancel(b.ending)
+		if former := b.checking.Swap(&end); former != nil {
+			(*former)()
+		}
+		go b.check(ctx, c)
+	}
 }
 
 // Detach undoes Attach. The observer that was attached before is in use again. A
@@ -395,16 +400,16 @@ func (b *Backend) Failing() bool {
 }
 
 // check tells the observer the servers' warnings, once they answer.
-func (b *Backend) check(c checker) {
+func (b *Backend) check(ending context.Context, c checker) {
 	const again = 5 * time.Second
 	for {
-		ctx, done := context.WithTimeout(b.ending, again)
+		ctx, done := context.WithTimeout(ending, again)
 		warnings, err := c.Check(ctx)
 		done()
 		for _, text := range warnings {
 			b.notifier.notify(func(o Observer) { o.Warned(text) })
 		}
-		if err == nil || !sleep(b.ending, again) {
+		if err == nil || !sleep(ending, again) {
 			return
 		}
 	}
