@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -173,27 +170,4 @@ func TestTheTimeIsTheServers(t *testing.T) {
 	now := server.Float(t, "SELECT extract(epoch FROM clock_timestamp())::float8")
 	got := float64(d.At) / 1e6
 	check.That(t, got <= now && got >= now-10, "instant of a decision: got %v, want the server's, just before %v", got, now)
-}
-
-// documented returns the statement in docs/several-caddys.md that begins with a word.
-func documented(t *testing.T, word, table string) string {
-	t.Helper()
-	page := check.Must(os.ReadFile("../../docs/several-caddys.md"))(t)
-	found := regexp.MustCompile(`(?m)^psql shop -c "(` + word + ` .*)"$`).FindStringSubmatch(string(page))
-	check.Assume(t, found != nil, "the page has no statement %s", word)
-	return strings.ReplaceAll(found[1], "throttle_buckets", table)
-}
-
-func TestTheDocumentedStatementsShowAndFreeABlockedClient(t *testing.T) {
-	server, table := sharedServer(t), unique("documented")
-	s := openStore(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
-	c := charge("203.0.113.7", 900)
-	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
-	mustTake(t, s, c)
-	d := mustTake(t, s, c)
-	check.Assume(t, !d.Fits && d.BlockedUntil != 0, "got %+v, want a blocked bucket", d)
-	check.Equal(t, server.Text(t, "SELECT convert_from FROM ("+documented(t, "SELECT", table)+") AS names"), ":login/203.0.113.7", "the name")
-	server.Exec(t, documented(t, "DELETE", table))
-	d = mustTake(t, s, c)
-	check.That(t, d.Poured && d.Level == 0, "got %+v, want an empty bucket", d)
 }

@@ -368,15 +368,3 @@ func TestTheDocumentedUserMayUseSentinels(t *testing.T) {
 	}
 	mustTake(t, open(t, w.URL(), Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"}), charge("203.0.113.7", frozen, 1))
 }
-
-func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
-	server, s := start(t, Options{Prefix: "shop:"})
-	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 9)
-	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
-	mustTake(t, s, c)
-	d := mustTake(t, s, c)
-	check.Assume(t, !d.Fits && d.BlockedUntil != 0, "got %+v, want a blocked bucket", d)
-	check.Need(t, server.Do(documented(t, "DEL")...), "1", "deleted keys")
-	d = mustTake(t, s, c)
-	check.That(t, d.Poured && d.Level == 0, "got %+v, want an empty bucket", d)
-}
