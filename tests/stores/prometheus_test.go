@@ -85,7 +85,6 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	}
 	p := startPrometheus(t, binary, c.Admin, remembers.Admin)
 	left := dashboardQueries(t)
-	maps.Copy(left, tableQueries(t))
 	check.That(t, len(left) >= 25, "got %d queries, want more", len(left))
 	for deadline := time.Now().Add(2 * system.StartTime); len(left) > 0; {
 		maps.DeleteFunc(left, func(_, query string) bool { return slices.ContainsFunc(p.query(t, query), isNumber) })
@@ -156,19 +155,6 @@ func dashboardQueries(t *testing.T) map[string]string {
 		if found := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(variable.Query); found != nil {
 			queries["variable "+variable.Name] = fmt.Sprintf(`count by (%s) (%s{%[1]s!=""})`, found[2], found[1])
 		}
-	}
-	return queries
-}
-
-// tableQueries returns the queries of the documentation, by question.
-func tableQueries(t *testing.T) map[string]string {
-	t.Helper()
-	text := system.Page(t, "docs/logs-and-metrics.md")
-	_, table, _ := strings.Cut(text, "\n| question | PromQL |\n")
-	table, _, _ = strings.Cut(table, "\n\n")
-	queries := make(map[string]string)
-	for _, found := range regexp.MustCompile("(?m)^\\| (.+\\?) \\| `(.+)` \\|$").FindAllStringSubmatch(table, -1) {
-		queries[found[1]] = found[2]
 	}
 	return queries
 }
