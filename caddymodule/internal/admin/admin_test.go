@@ -726,6 +726,8 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		got := ask[wire.Why](s, "why", `{"client": "unlisted"}`)
 		check.Slices(t, namesOf(got.Buckets), want, "%s: the buckets", policy)
 		check.Slices(t, got.Unlisted, []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}, "%s", policy)
+		got = ask[wire.Why](s, "why", `{"client": "203.0.113.0/24"}`)
+		check.That(t, !got.Refused && got.Unlisted == nil, "%s: got refused %v, and the keys %v, of a network, want neither", policy, got.Refused, got.Unlisted)
 		got = ask[wire.Why](s, "why", `{"client": "shop"}`)
 		names := namesOf(got.Buckets)
 		check.That(t, slices.Equal(names, []string{"shop"}) && got.Unlisted == nil, "%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)

@@ -123,7 +123,8 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 func (w *why) own(z *engine.Zone, client string) string {
 	own, named := z.NameOf(client)
 	_, notAddress := netip.ParseAddr(client)
-	if !named || z.Key.HasAddress() != (notAddress == nil) && (!strings.Contains(client, "/") || prefixOf(client).IsValid()) { // a key of several parts has a slash
+	network := notAddress != nil && prefixOf(client).IsValid()
+	if !named || network || z.Key.HasAddress() != (notAddress == nil) && !strings.Contains(client, "/") { // a key of several parts has a slash
 		return ""
 	}
 	policy := z.Read(own).Unlisted
