@@ -131,7 +131,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	if within.RefusedUnasked(r, asked) {
 		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
 	} else if awaits {
-		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(observer)) })
+		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(observer, false)) })
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func (l limiter) learn(w http.ResponseWriter, r *http.Request, next caddyhttp.Ha
 	observer.Took(rp.took)
 	for _, verdict := range verdicts {
 		diff := 0.0
-		for _, due := range verdict.Settle(observer) {
+		for _, due := range verdict.Settle(observer, false) {
 			diff = due.Diff
 		}
 		rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)

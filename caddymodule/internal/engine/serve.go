@@ -184,26 +184,28 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return next.ServeHTTP(w, r)
 	}
 	observer := &limit.Observer{Headers: h.headers, Shared: shared, Timed: h.timed}
-	var hide func() // the rate-limit headers: what a cache keeps for everybody tells nothing of one client
+	var before http.Header // as handlers around have set it
 	if h.refunds || h.Announces {
-		reads, before := r.Method == http.MethodGet || r.Method == http.MethodHead, w.Header().Clone() // as handlers around have set it
-		if h.Announces {
-			hide = func() {
-				withdraw(w.Header(), "Ratelimit", before["Ratelimit"])
-				withdraw(w.Header(), "Ratelimit-Policy", before["Ratelimit-Policy"])
+		before = w.Header().Clone()
+	}
+	hide := func() { // the rate-limit headers: what a cache keeps for everybody tells nothing of one client
+		withdraw(w.Header(), "Ratelimit", before["Ratelimit"])
+		withdraw(w.Header(), "Ratelimit-Policy", before["Ratelimit-Policy"])
+	}
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	observer.BeforeHeaders = func(status int, header http.Header) {
+		if h.refunds && !observer.Left() {
+			own := header.Clone()
+			for name, values := range before {
+				withdraw(own, name, values)
 			}
+			v.Answered(time.Now(), status, own, header)
 		}
-		observer.BeforeHeaders = func(status int, header http.Header) {
-			if h.refunds && !observer.Left() {
-				own := header.Clone()
-				for name, values := range before {
-					withdraw(own, name, values)
-				}
-				v.Answered(time.Now(), status, own, header)
-			}
-			if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
-				hide()
-			}
+		if !shared.RefusedUnasked(r, asked) {
+			h.app.Correct(v.Settle(observer, true))
+		}
+		if h.Announces && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
+			hide()
 		}
 	}
 	defer h.settle(r, v, observer, shared, asked)
@@ -229,6 +231,6 @@ func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Obse
 	case shared.RefusedUnasked(r, asked):
 		h.app.Correct(v.GiveBack(true))
 	case observer != nil:
-		h.app.Correct(v.Settle(observer))
+		h.app.Correct(v.Settle(observer, false))
 	}
 }

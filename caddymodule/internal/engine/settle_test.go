@@ -60,6 +60,41 @@ func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 	}
 }
 
+// A client that takes the headers of many answers and no more could else go on guessing.
+func TestSettleAfterComesBeforeTheHeaders(t *testing.T) {
+	const refused = "throttle {\nzone within {\nlimit 1 1/d\noverride 192.0.2.1 deny\nrefusal status 401\n}\n}\n"
+	for _, test := range []struct {
+		options, within string
+		want            float64 // the level before the body
+	}{
+		{"settle status 401 2 after", "", 2},
+		{"settle status 401 2 after\nshadow", "", 2},
+		{"settle status 200 2 after", "", 0},
+		{"settle seconds after", "", 3},
+		{"settle bytes 1 after", "", 0}, // which are yet to come
+		{"cost 5\nsettle status 401 2", "", 5},
+		{"settle status 401 2 after", refused, 0},
+	} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewFuncSite(t, "throttle {\nzone settled {\nlimit 1000 1/d\n"+test.options+"\n}\n}\n"+test.within+"settle_upstream")
+			got := 0.0
+			look := func() {
+				got = s.Fullness("settled", s.Client, 1000, 1.0/86400, strings.HasSuffix(test.options, "shadow"))
+			}
+			s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+				time.Sleep(3 * time.Second)
+				defer look()
+				return servertest.Says(401)(w, r)
+			}
+			if s.Get("/"); test.within != "" {
+				look()
+			}
+			n, _ := s.Store.Sum()
+			check.That(t, math.Abs(got-test.want) <= 1e-3 && n <= 1, "%q: got level %v and %d settlements, want %v and one at most", test.options, got, n, test.want)
+		})
+	}
+}
+
 func TestTheHeaderThatTellsTheCostIsNotForTheClient(t *testing.T) {
 	written := servertest.Says(200, "X-Cost", "3", "X-Other", "4")
 	unwritten := func(w http.ResponseWriter, _ *http.Request) error {

@@ -43,9 +43,10 @@ type Settle struct {
 	Cost float64 `json:"cost,omitempty"`
 
 	// Reserve nothing: the request only asks whether it would fit, and the
-	// response is charged. Default: the cost is reserved. Requests already in
-	// flight when the bucket fills are still served, so short overshoots are
-	// possible. Use it for 404s, and for HTTP Basic, with block.
+	// response is charged, by its status or time before its headers are sent.
+	// Default: the cost is reserved. Requests already in flight when the bucket
+	// fills are still served, so short overshoots are possible. Use it for 404s,
+	// and for HTTP Basic, with block.
 	After bool `json:"after,omitempty"`
 
 	// How far above the capacity a correction may lift the level, in units.
@@ -237,12 +238,20 @@ func (o *Outcome) settles() bool {
 	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.reason == None
 }
 
+// early reports whether nothing was reserved, and the headers say what the request costs.
+func (s *Settle) early() bool {
+	return s != nil && s.After && (s.Source == ByStatus || s.Source == BySeconds)
+}
+
 // Settle returns the settlements that correct the charges to what the request really
-// cost, which is known now.
-func (v *Verdict) Settle(observer *Observer) (due []leakybucket.Settlement) {
-	due = append(observer.due[:0], v.due...)
+// cost. It is called before the headers are sent, for zones that have reserved nothing, and at the end:
+// a client that never reads the rest of its answers must not keep them from being charged.
+func (v *Verdict) Settle(observer *Observer, beforeHeaders bool) (due []leakybucket.Settlement) {
+	if due = observer.due[:0]; !beforeHeaders {
+		due = append(due, v.due...)
+	}
 	for o := range v.all {
-		if !o.settles() {
+		if !o.settles() || o.settled || beforeHeaders && !o.Zone.Settle.early() {
 			continue
 		}
 		reserved := 0.0
