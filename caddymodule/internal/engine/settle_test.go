@@ -61,7 +61,7 @@ func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 }
 
 // A client that takes the headers of many answers and no more could else go on guessing.
-func TestSettleAfterComesBeforeTheHeaders(t *testing.T) {
+func TestWhatCostsMoreIsChargedBeforeTheHeaders(t *testing.T) {
 	const refused = "throttle {\nzone within {\nlimit 1 1/d\noverride 192.0.2.1 deny\nrefusal status 401\n}\n}\n"
 	for _, test := range []struct {
 		options, within string
@@ -73,6 +73,9 @@ func TestSettleAfterComesBeforeTheHeaders(t *testing.T) {
 		{"settle seconds after", "", 3},
 		{"settle bytes 1 after", "", 0}, // which are yet to come
 		{"cost 5\nsettle status 401 2", "", 5},
+		{"cost 1\nsettle status 401 2", "", 2},
+		{"cost 0.2\nsettle seconds", "", 3},
+		{"cost 5\nsettle seconds", "", 5},
 		{"settle status 401 2 after", refused, 0},
 	} {
 		servertest.InBubble(t, func(t *testing.T) {

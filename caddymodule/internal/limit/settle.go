@@ -43,10 +43,9 @@ type Settle struct {
 	Cost float64 `json:"cost,omitempty"`
 
 	// Reserve nothing: the request only asks whether it would fit, and the
-	// response is charged, by its status or time before its headers are sent.
-	// Default: the cost is reserved. Requests already in flight when the bucket
-	// fills are still served, so short overshoots are possible. Use it for 404s,
-	// and for HTTP Basic, with block.
+	// response is charged. Default: the cost is reserved. Requests already in
+	// flight when the bucket fills are still served, so short overshoots are
+	// possible. Use it for 404s, and for HTTP Basic, with block.
 	After bool `json:"after,omitempty"`
 
 	// How far above the capacity a correction may lift the level, in units.
@@ -238,20 +237,13 @@ func (o *Outcome) settles() bool {
 	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.reason == None
 }
 
-// early reports whether nothing was reserved, and the headers say what the request costs.
-func (s *Settle) early() bool {
-	return s != nil && s.After && (s.Source == ByStatus || s.Source == BySeconds)
-}
-
 // Settle returns the settlements that correct the charges to what the request really
-// cost. It is called before the headers are sent, for zones that have reserved nothing, and at the end:
-// a client that never reads the rest of its answers must not keep them from being charged.
+// cost. It is called before the headers are sent, for what is known to cost more than was reserved, and at
+// the end: a client that never reads the rest of its answers must not keep them from being charged.
 func (v *Verdict) Settle(observer *Observer, beforeHeaders bool) (due []leakybucket.Settlement) {
-	if due = observer.due[:0]; !beforeHeaders {
-		due = append(due, v.due...)
-	}
+	due = observer.due[:0]
 	for o := range v.all {
-		if !o.settles() || o.settled || beforeHeaders && !o.Zone.Settle.early() {
+		if !o.settles() || o.settled {
 			continue
 		}
 		reserved := 0.0
@@ -268,11 +260,18 @@ func (v *Verdict) Settle(observer *Observer, beforeHeaders bool) (due []leakybuc
 				cost *= keptShare
 			}
 		}
+		diff := cost - reserved
+		if beforeHeaders && diff <= 0 {
+			continue
+		}
 		o.Zone.Reporter.Settled(observer.FinalStatus(), refunded, known)
 		o.settledCost, o.settled = cost, true
-		if diff := cost - reserved; diff != 0 {
+		if diff != 0 {
 			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.Answer, Diff: diff})
 		}
+	}
+	if !beforeHeaders || len(due) > 0 {
+		due, v.due = append(due, v.due...), nil
 	}
 	return due
 }
