@@ -76,6 +76,8 @@ func TestWhatCostsMoreIsChargedBeforeTheHeaders(t *testing.T) {
 		{"cost 1\nsettle status 401 2", "", 2},
 		{"cost 0.2\nsettle seconds", "", 3},
 		{"cost 5\nsettle seconds", "", 5},
+		{"cost 1\nsettle header X-Cost", "", 4},
+		{"cost 5\nsettle header X-Cost", "", 5},
 		{"settle status 401 2 after", refused, 0},
 	} {
 		servertest.InBubble(t, func(t *testing.T) {
@@ -87,7 +89,7 @@ func TestWhatCostsMoreIsChargedBeforeTheHeaders(t *testing.T) {
 			s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 				time.Sleep(3 * time.Second)
 				defer look()
-				return servertest.Says(401)(w, r)
+				return servertest.Says(401, "X-Cost", "4")(w, r)
 			}
 			if s.Get("/"); test.within != "" {
 				look()

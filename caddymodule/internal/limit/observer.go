@@ -85,7 +85,7 @@ func (o *Observer) end() {
 			o.beforeHeaders(http.StatusOK)
 		}
 	}
-	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
+	o.readHeaders(true) // the server sends what is there now: headers if there were none yet, and trailers
 	o.left = o.left || !o.ended() && (o.failed || broken && o.ctx.Err() != nil)
 }
 
@@ -118,25 +118,26 @@ func (o *Observer) WriteHeader(status int) {
 		o.tunnel = o.tunnel || o.Tunnels()
 		o.beforeHeaders(status)
 	}
-	o.readHeaders()
+	o.readHeaders(true)
 	o.ResponseWriter.WriteHeader(status) // statuses below 200 are sent at once
 }
 
 func (o *Observer) beforeHeaders(status int) {
 	if o.BeforeHeaders != nil && !o.tunnel {
+		o.readHeaders(false)
 		o.BeforeHeaders(status, o.Header())
 	}
 }
 
-// readHeaders records what the upstream says the request cost, and removes it.
-func (o *Observer) readHeaders() {
+// readHeaders records what the upstream says the request cost, and removes it if it is to be hidden.
+func (o *Observer) readHeaders(hide bool) {
 	header := o.Header()
 	for i, name := range o.Headers {
 		for _, field := range []string{name, http.TrailerPrefix + name} { // of a trailer that was not announced
 			if values := header[field]; len(values) > 0 {
 				o.values[i] = response.Single(values)
 			}
-			if !slices.Contains(o.around, name) {
+			if hide && !slices.Contains(o.around, name) {
 				delete(header, field)
 			}
 		}
