@@ -72,6 +72,7 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 			[]string{"7 seconds", "Your input has not been processed. After the wait, please go back and send it again."},
 			[]string{"http-equiv", "<a ", "reload by itself"},
 		},
+		{"a form later", "POST", false, []string{"go back and send it again"}, []string{"http-equiv", "<a ", "reload by itself"}},
 	} {
 		w := write(t, busy(test.reload), test.method, "Accept", acceptHTML)
 		for _, want := range test.want {

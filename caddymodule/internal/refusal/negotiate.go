@@ -27,8 +27,8 @@ const (
 	inGRPC
 )
 
-// IsPage reports whether the answer to a request is a page that somebody opens in a browser.
-func IsPage(r *http.Request) bool { return formFor(r.Header.Get("Accept")) == inHTML && !isCall(r) }
+// IsPage reports whether a request is for a page that somebody opens in a browser.
+func IsPage(r *http.Request) bool { return formFor(r.Header.Get("Accept")) == inHTML }
 
 // formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,
 // such as curl, get HTML.
