@@ -296,7 +296,7 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		a.refuse(a.add(z, k.Name, shadow), why, 0)
 	default:
 		o := a.next(z)
-		o.starved = a.Starved && (z.ReadsFields() || fromBody)
+		o.starved = a.Starved // only zones that wanted the body still claim then
 		if z.Charge(&o.Charge, &k, shadow, cost); z.TrustDevices != nil || z.Block != nil {
 			a.complete(o, &k)
 		}
