@@ -254,6 +254,7 @@ func TestCallsOfTheStore(t *testing.T) {
 		{"body and other zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\n}", 2, 0},
 		{"trust_devices", "zone a {\nlimit 100 1/h\n}\nzone b {\nkey field user\nlimit 200 1/h\nrefund status 200\ntrust_devices sid\n}", 2, 1},
 		{"shadow that would refuse the body", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nshadow\n}\nzone c {\nlimit 2 1/h\ncost body_items rows\nshadow\n}", 2, 1},
+		{"shadow that would refuse the body, alone", "zone b {\nlimit 200 1/h\nshadow\n}\nzone c {\nlimit 2 1/h\ncost body_items rows\nshadow\n}", 2, 1},
 		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 2, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {

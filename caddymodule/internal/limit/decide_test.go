@@ -116,7 +116,9 @@ func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, er
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	e.bodies = body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
-	v, err := Decide(r, time.Now(), failed, &Directive{Zones: zones}, e)
+	v, err := Decide(r, time.Now(), failed, &Directive{Zones: zones, Server: &Server{Server: new(caddyhttp.Server)}}, e) // which reads no verdicts
+	got, failure := io.ReadAll(r.Body)
+	check.That(t, string(got) == "[1,2,3]" && failure == nil, "got the body %q, %v behind the decision, want all of it", got, failure)
 	if v != nil {
 		v.Close(r, nil)
 	}

@@ -136,6 +136,7 @@ func TestAKeyWithAMissingPartFallsBackToBucketsOfItsOwn(t *testing.T) {
 		{"key x-{vars.nothing}", servertest.Request(servertest.Someone, servertest.Site0), fallback},
 		{"key client_ip header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0), fallback},
 		{"key header X-Api-Key missing share", servertest.Request(servertest.Someone, servertest.Site0), "@share"},
+		{"key field log\nfield pwd", login("pwd", "x"), "@share"},
 		{"key header X-Api-Key", servertest.Request("@", servertest.Site0), "@share"},
 		{"", servertest.Request("@", servertest.Site0), "@share"},
 		{"", servertest.Request("", servertest.Site0), "@share"},

@@ -411,6 +411,9 @@ func TestAFileIsSentAndMeasured(t *testing.T) {
 				o := new(Observer)
 				err := o.Serve(w, r, handler(func(w http.ResponseWriter, r *http.Request) error {
 					http.ServeFile(w, r, name)
+					if method == "HEAD" { // of which nothing is sent
+						_, _ = w.Write(make([]byte, 5000))
+					}
 					return nil
 				}))
 				cost, _ := rule.Actual(o, limit, 1)
