@@ -113,8 +113,6 @@ missing_for_stores() {
 missing_for_long_tests() {
 	have debootstrap || echo debootstrap
 	have goaccess || echo goaccess
-	[[ -e /usr/lib/apache2/modules/mod_evasive20.so ]] || echo libapache2-mod-evasive
-	[[ -e /usr/lib/apache2/modules/mod_qos.so ]] || echo libapache2-mod-qos libpcre3
 }
 
 # Debian starts the servers it installs; the tests start their own.

@@ -66,6 +66,22 @@ http://:%d {
 	check.That(t, len(got) == 1 && got[0] == v.Address, "got the addresses %q banned, want %s alone", got, v.Address)
 }
 
+// rowFor returns what stands beside an original in the table of the page about migrating, as
+// lines of a zone.
+func rowFor(t *testing.T, original string) string {
+	t.Helper()
+	page := system.Page(t, "docs/comparison.md")
+	_, row, found := strings.Cut(page, original)
+	_, row, _ = strings.Cut(row, " | ")
+	row, _, _ = strings.Cut(row, "\n")
+	var lines []string
+	for _, code := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row, -1) {
+		lines = append(lines, code[1])
+	}
+	check.Assume(t, found && len(lines) != 0, "got no row for %s in the page about migrating", original)
+	return strings.Join(lines, "\n")
+}
+
 // TestFail2banBansWhomAZoneBlocks: the jail of the page about migrating, which reads Caddy's
 // access log, and the zone beside it let as many wrong passwords through, one after the
 // other.
