@@ -228,7 +228,7 @@ func differing(got, want map[string]string) (lines []string) {
 // A whole recipe in shadow decides about each request as the recipe does when it is enforced.
 func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 	seed := testseed.Of(t)
-	for n := range check.OrShort[uint64](300, 30) {
+	for n := range check.OrShort[uint64](100, 30) {
 		rng := rand.New(rand.NewPCG(seed, n))
 		var names []string
 		var bodies []string
