@@ -216,14 +216,6 @@ func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 	}
 }
 
-func TestSeveralZonesAreChargedAllOrNone(t *testing.T) {
-	s := servertest.Run(t, servertest.Both)
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/both")
-	c.WantStatuses("/both", map[int]int{http.StatusTooManyRequests: 10})
-	c.Passes(4, "/large")
-}
-
 func TestRetryAfterIsTrueForAnyLimitAndCost(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -321,28 +320,4 @@ func TestRefundIsNoneForAClientThatLeaves(t *testing.T) {
 	}
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "http://example.com/", nil))
 	s.WantLevel("settled", 10)
-}
-
-// People behind one address mistype, and whole offices log in.
-func TestRefundLetsPeopleIn(t *testing.T) {
-	for about, passwords := range map[string]string{
-		"three_errors_eight_right": strings.Repeat("wrong ", 3) + strings.Repeat("right ", 8),
-		"fifty_right":              strings.Repeat("right ", 50),
-	} {
-		t.Run(about, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := servertest.NewFuncSite(t, "throttle {\nzone login {\nlimit 5 30/h\nrefund cookie DW*\n}\n}\nsettle_upstream")
-				words := strings.Fields(passwords)
-				for i, password := range words {
-					s.Serve = servertest.Says(http.StatusForbidden, "Set-Cookie", "DW0123=deleted; Max-Age=0")
-					if password == "right" {
-						s.Serve = servertest.Says(http.StatusFound, "Set-Cookie", "DW0123=who%7C1; path=/; HttpOnly")
-					}
-					w, _ := s.Get("/")
-					check.Assume(t, w.Code != http.StatusTooManyRequests, "login %d, %s: got 429, want it let in", i+1, password)
-					time.Sleep(15 * time.Minute / time.Duration(len(words)))
-				}
-			})
-		})
-	}
 }

@@ -28,24 +28,6 @@ func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
 	})
 }
 
-func TestDelayLetsPassWhatIsUndelayed(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, "limit 6 2/s\ndelay 2", 0)
-		visits := s.Visits(7, servertest.Office, "/")
-		servertest.Sleep(time.Minute)
-		servertest.WantWaits(t, visits, 0, 0, 0, 0.5, 1, 1.5, -1)
-	})
-}
-
-func TestKeysDoNotWaitForEachOther(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
-		visits := slices.Concat(s.Visits(3, servertest.Office, "/"), s.Visits(2, servertest.Visitor, "/"))
-		servertest.Sleep(time.Minute)
-		servertest.WantWaits(t, visits, 0, 1, 2, 0, 1)
-	})
-}
-
 // The places of clients are those of an IPv4 address or of an IPv6 /48, whatever the key is.
 func TestNobodyHoldsMorePlacesOfAQueueThanAreFree(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {

@@ -186,50 +186,6 @@ func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
 	}
 }
 
-func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) {
-	s := servertest.Run(t, `{
-		throttle {
-			plan partner 7 1/h
-			zone api {
-				key client_ip header X-Api-Key
-				limit 2 1/h
-				override 203.0.113.0/24 3 1/h
-				override 203.0.113.9 4 1/h
-				override 203.0.113.0/24 gold partner
-				override 198.51.100.0/24 unlimited
-				override 198.51.100.66 deny
-				override 198.51.100.66 gold 5 1/h
-				override 2001:db8:1::/48 6 1/h
-			}
-		}
-	}
-	http:// {
-		throttle api
-		respond {http.throttle.capacity}
-	}`)
-	for _, test := range []struct {
-		addr, key, want string
-	}{
-		{"192.0.2.1:1", "gold", "2"},
-		{"203.0.113.7:1", "tin", "3"},
-		{"203.0.113.9:1", "tin", "4"},
-		{"203.0.113.9:1", "gold", "7"},
-		{"203.0.113.7:1", "gold", "7"},
-		{"[::ffff:203.0.113.7]:1", "gold", "7"},
-		{"198.51.100.7:1", "tin", ""}, // nothing was decided
-		{"198.51.100.66:1", "gold", "5"},
-		{"[2001:db8:1:9::1]:1", "tin", "6"},
-		{"[2001:db8:2:9::1]:1", "tin", "2"},
-	} {
-		w := s.From(test.addr).With("X-Api-Key", test.key).Get("/")
-		got := w.Body.String()
-		check.That(t, w.Code == http.StatusOK && got == test.want, "%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
-	}
-	w := s.From("198.51.100.66:1").With("X-Api-Key", "tin").Get("/")
-	check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "", "blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
-	s.From("198.51.100.7:1").With("X-Api-Key", "tin").WantStatuses("/", map[int]int{http.StatusOK: 100})
-}
-
 // TestOverridesOfAString: what clients choose in one placeholder must not look like that of another.
 func TestOverridesOfAString(t *testing.T) {
 	s := servertest.RunZone(t, "z", "key {header.X-A}-{header.X-B}\nlimit 2 1/h\noverride gold - card 7 1/h", "respond {http.throttle.capacity}")
