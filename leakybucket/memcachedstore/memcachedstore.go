@@ -28,7 +28,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"net"
@@ -169,7 +168,7 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 }
 
 func (s *Store) do(ctx context.Context, c *call) error {
-	if c.buckets() == 0 {
+	if c.buckets() == 0 && c.reset == "" {
 		return nil
 	}
 	c.done = make(chan struct{})
@@ -187,14 +186,7 @@ func (s *Store) do(ctx context.Context, c *call) error {
 
 // Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
-	name := s.name(&leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})
-	if err := s.lanes.Do(ctx, struct{}{}, &call{done: make(chan struct{})}, 0); err != nil { // which fails after Close
-		return err
-	}
-	if err := s.client.Delete(name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
-		return fmt.Errorf("resetting a bucket in memcached: %w", err)
-	}
-	return nil
+	return s.do(ctx, &call{reset: s.name(&leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})})
 }
 
 // name returns the name of a bucket's item. No zone has a slash and a digest has none either, so

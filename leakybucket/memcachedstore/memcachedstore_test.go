@@ -227,3 +227,21 @@ func TestABucketThatIsLost(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// TestAResetOfAServerThatHangs: it ends with its context, as all calls do.
+func TestAResetOfAServerThatHangs(t *testing.T) {
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer listener.Close()
+	client := memcache.New(listener.Addr().String())
+	client.Timeout = time.Minute
+	s := check.Must(New(client, Options{}))(t)
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		conn, err := listener.Accept()
+		leave()
+		if err == nil {
+			_, _ = io.Copy(io.Discard, conn) // until the test has ended
+		}
+	}()
+	check.Is(t, s.Reset(ctx, "z", "k", false), context.Canceled)
+}

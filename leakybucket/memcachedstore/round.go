@@ -36,8 +36,9 @@ const (
 
 var errContended = errors.New("memcached: other processes write these buckets all the time; nothing was charged")
 
-// A call takes charges together, or settles some.
+// A call takes charges together, or settles some, or resets a bucket.
 type call struct {
+	reset     string // the name of the bucket
 	charges   []leakybucket.Charge
 	names     []string // of their buckets
 	decisions []leakybucket.Decision
@@ -83,6 +84,9 @@ func (s *Store) send(_ struct{}, calls []*call, _ func()) {
 	now := s.now()
 	for _, c := range calls {
 		c.apply(buckets, now)
+		if c.reset != "" {
+			c.err = s.delete(c.reset)
+		}
 	}
 	s.write(buckets, now)
 	for _, c := range calls {
@@ -184,6 +188,13 @@ func (s *Store) write(buckets map[string]*bucket, now leakybucket.Instant) {
 		})
 	}
 	all.Wait()
+}
+
+func (s *Store) delete(name string) error {
+	if err := s.client.Delete(name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
+		return fmt.Errorf("resetting a bucket in memcached: %w", err)
+	}
+	return nil
 }
 
 func (b *bucket) write(client *memcache.Client, now leakybucket.Instant) {
