@@ -22,9 +22,6 @@ const (
 	notSupported         = "0A000" // a standby's answer to a transaction that may write
 	lockNotAvailable     = "55P03"
 	idleInTransaction    = "25P03"
-	idleSession          = "57P05"
-	adminShutdown        = "57P01"
-	crashShutdown        = "57P02"
 	invalidAuthorization = "28000"
 	invalidPassword      = "28P01"
 	tooManyConnections   = "53300"

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -187,6 +188,25 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 	}
 	t.Logf("%d requests, %d replies swallowed, %d failed, %.0f charged", requests, swallowed.Load(), allUnsure, all)
 	check.That(t, swallowed.Load() != 0, "no reply was swallowed")
+}
+
+// TestASessionThatEndsBeforeTheCommit: whatever the reason is, such as PgBouncer's for a session that
+// the server has ended, nothing was charged, and no caller gets an error.
+func TestASessionThatEndsBeforeTheCommit(t *testing.T) {
+	server := sharedServer(t)
+	var ends atomic.Bool
+	proxy := servertest.StartProxy(t, fmt.Sprintf("127.0.0.1:%d", server.Port), func(reply []byte) bool {
+		if ends.CompareAndSwap(true, false) {
+			message := append([]byte("SFATAL\x00C08P01\x00M"), bytes.Repeat([]byte("x"), len(reply)-25)...)
+			copy(reply, append(binary.BigEndian.AppendUint32([]byte{'E'}, uint32(len(reply)-1)), append(message, 0, 0)...))
+		}
+		return false
+	})
+	s := openStopped(t, patient(server.URLThrough(proxy)), Options{Table: unique("ended")})
+	mustTake(t, s, charge("k", 1))
+	ends.Store(true)
+	mustTake(t, s, charge("k", 1))
+	check.That(t, !ends.Load(), "no session has ended")
 }
 
 func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {

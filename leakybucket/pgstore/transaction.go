@@ -178,24 +178,15 @@ func certainlyUndone(err error) bool {
 // failed ends a transaction of which nothing was committed, and marks the error
 // if the batch may be retried.
 func (t *transaction) failed(ctx context.Context, err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		// The connection is lost, most likely because the server was restarted.
-		// Then the pool's other connections are lost too.
-		if t.conn.IsClosed() && ctx.Err() == nil {
-			t.store.resetPool()
-			return errors.Join(errNotExecuted, err)
-		}
-		return err
-	}
 	t.end(ctx, "ROLLBACK")
-	switch pg.Code {
-	case undefinedTable, undefinedColumn:
-		t.store.prepared.Store(false) // look at the table again
-	case adminShutdown, crashShutdown, idleInTransaction, idleSession:
+	switch {
+	case t.conn.IsClosed() && ctx.Err() == nil:
+		// The session has ended, most likely because the server was restarted. Then the
+		// pool's other connections are lost too.
 		t.store.resetPool()
-	case uniqueViolation, serializationFailure, deadlockDetected:
-	default:
+	case isCode(err, undefinedTable, undefinedColumn):
+		t.store.prepared.Store(false) // look at the table again
+	case !isCode(err, uniqueViolation, serializationFailure, deadlockDetected):
 		return err
 	}
 	return errors.Join(errNotExecuted, err)
