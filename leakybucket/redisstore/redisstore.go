@@ -43,7 +43,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -145,17 +144,6 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 }
 
 func (s *Store) take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	switch n := len(charges); {
-	case n == 0:
-		return nil
-	case n > mostCharges:
-		return fmt.Errorf("got %d charges in one take, want at most %d", n, mostCharges)
-	}
-	for i := range charges {
-		if err := checkName(&charges[i]); err != nil {
-			return err
-		}
-	}
 	r := s.takeRequest(charges)
 	if err := s.run(ctx, takeScript, r); err != nil {
 		return err
@@ -163,32 +151,20 @@ func (s *Store) take(ctx context.Context, charges []leakybucket.Charge, decision
 	return parseDecisions(r.reply, decisions)
 }
 
-// Settle implements [leakybucket.Store]. Many settlements are sent in several
-// calls, one after the other. A bucket that cannot be used does not keep others
-// from being settled.
+// Settle implements [leakybucket.Store]. A bucket that cannot be used does not keep others
+// from being settled. One call may have at most 1000 settlements.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	return s.connection.explain("settling charges", s.settle(ctx, settlements))
-}
-
-func (s *Store) settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	for i := range settlements {
-		if err := checkName(&settlements[i].Charge); err != nil {
-			return err
-		}
-	}
-	var fault error
-	for some := range slices.Chunk(settlements, mostSettlements) {
-		err := s.run(ctx, settleScript, s.settleRequest(some))
-		if err != nil && !errors.Is(err, store.ErrBadBucket) {
-			return err
-		}
-		fault = cmp.Or(fault, err)
-	}
-	return fault
+	return s.connection.explain("settling charges", s.run(ctx, settleScript, s.settleRequest(settlements)))
 }
 
 // run lets a script answer a request.
 func (s *Store) run(ctx context.Context, script *rueidis.Lua, r *request) error {
+	if len(r.keys) == 0 {
+		return nil
+	}
+	if err := r.check(); err != nil {
+		return err
+	}
 	if _, err := s.connection.ready(ctx); err != nil {
 		return err
 	}

@@ -11,15 +11,12 @@ import (
 )
 
 const (
-	// longestName is the most bytes of a zone and a key that are sent.
-	longestName = 32 << 10
+	// longestKey is the most bytes of a key that are sent, with prefix and zone.
+	longestKey = 32 << 10
 
-	// mostCharges is how many charges one take may have. They cannot be divided
-	// among calls, and the server serves nobody else meanwhile.
-	mostCharges = 1000
-
-	// mostSettlements is how many settlements are sent in one call.
-	mostSettlements = 256
+	// mostKeys is how many buckets one call may name. They cannot be divided among calls,
+	// and the server serves nobody else meanwhile.
+	mostKeys = 1000
 )
 
 // A request asks one script on behalf of one caller.
@@ -48,9 +45,15 @@ func (s *Store) name(zone, key string, shadow bool) string {
 	return s.prefix + sign + escaped.Replace(zone) + "/" + key
 }
 
-func checkName(c *leakybucket.Charge) error {
-	if len(c.Zone)+len(c.Key) > longestName {
-		return fmt.Errorf("zone %.40q: got a key of %d bytes, want at most %d: %w", c.Zone, len(c.Key), longestName, store.ErrBadBucket)
+// check says why the request cannot be sent.
+func (r *request) check() error {
+	if len(r.keys) > mostKeys {
+		return fmt.Errorf("got %d buckets in one call, want at most %d", len(r.keys), mostKeys)
+	}
+	for _, key := range r.keys {
+		if len(key) > longestKey {
+			return fmt.Errorf("got a key of %d bytes, %.80q..., want at most %d: %w", len(key), key, longestKey, store.ErrBadBucket)
+		}
 	}
 	return nil
 }
