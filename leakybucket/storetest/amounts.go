@@ -71,21 +71,6 @@ func zeroCost(tb testing.TB, open Open) {
 	s.wantLevel(cost(0), 9.999)
 }
 
-func oversizeCost(tb testing.TB, open Open) {
-	s := beginHeld(tb, open, Need{})
-	c := charge("k", limit(10, 1), 0)
-	for _, level := range []float64{0, 4} {
-		for _, cost := range []float64{10.001, 20, 1e12} {
-			c.Cost = cost
-			s.refuses(c, level)
-		}
-		if level == 0 {
-			c.Cost = 4
-			s.pours(c, 0)
-		}
-	}
-}
-
 // impossibleCost has amounts that a caller should have kept away. A store must
 // survive them, also after they were encoded for another machine.
 func impossibleCost(tb testing.TB, open Open) {

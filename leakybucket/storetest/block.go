@@ -280,25 +280,6 @@ func eachBlocksItsOwn(tb testing.TB, open Open) {
 		want{begins(61 * time.Second), 9}, want{blocked(time.Hour), 9}, want{blocked(time.Minute), 9}, want{held, 0})
 }
 
-// blockedBesideOthers: all or none is poured, and the bucket that is blocked has
-// room.
-func blockedBesideOthers(tb testing.TB, open Open) {
-	s := beginHeld(tb, open, Need{})
-	k, other := guarded("k"), guarded("other")
-	s.fill(k)
-	s.begins(k, 10, time.Minute)
-	s.at(20 * time.Second)
-	for range 3 {
-		s.take(charges(k, other), want{blocked(time.Minute), 0}, want{held, 0})
-		s.take(charges(other, k), want{held, 0}, want{blocked(time.Minute), 0})
-		s.take(charges(other, probe(k), shadow(other)), want{held, 0}, want{blocked(time.Minute), 0}, want{held, 0})
-	}
-	s.wantLevel(other, 0)
-	s.wantLevel(shadow(other), 0)
-	s.at(time.Minute)
-	s.take(charges(other, k), want{poured, 0}, want{poured, 0})
-}
-
 func blockOfOneBucketTwice(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	k := func(cost float64) leakybucket.Charge { return costing(guarded("k"), cost) }

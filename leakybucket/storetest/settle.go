@@ -291,33 +291,6 @@ func settledTogether(tb testing.TB, open Open) {
 	}
 }
 
-func shadowSettled(tb testing.TB, open Open) {
-	s := beginHeld(tb, open, Need{})
-	k := func(cost float64) leakybucket.Charge { return inDebt(charge("k", limit(10, 1), cost), 10) }
-	enforced, shadowed := s.charged(k(4), 0, 3), s.charged(shadow(k(6)), 0, 9)
-	s.settle(shadowed)
-	s.wantLevel(k(0), 4)
-	s.wantLevel(shadow(k(0)), 15)
-	s.settle(enforced)
-	s.wantLevel(k(0), 7)
-	s.wantLevel(shadow(k(0)), 15)
-	shadowed.Diff, enforced.Diff = -6, -4
-	s.settle(shadowed)
-	s.wantLevel(k(0), 7)
-	s.wantLevel(shadow(k(0)), 9)
-	s.settle(enforced)
-	s.wantLevel(k(0), 3)
-	s.wantLevel(shadow(k(0)), 9)
-
-	// A shadow charge that overflows is not poured, and owes all the same.
-	s.settle(s.decided(shadow(k(2)), want{refused, 9}, -2), s.decided(shadow(k(3)), want{refused, 9}, 2))
-	s.wantLevel(shadow(k(0)), 11)
-	s.at(5 * time.Second)
-	s.settle(s.gone(shadow(charge("gone", limit(10, 1), 1)), 2))
-	s.wantLevel(shadow(charge("gone", limit(10, 1), 0)), 2)
-	s.wantLevel(charge("gone", limit(10, 1), 0), 0)
-}
-
 // settledCancelled accepts an error as well as a settlement, as for takes: but
 // an error tells the caller that nothing was begun.
 func settledCancelled(tb testing.TB, open Open) {

@@ -110,7 +110,6 @@ var cases = []testCase{
 	{Amounts, "worked example", workedExample},
 	{Amounts, "exact fill fits", exactFill},
 	{Amounts, "cost 0 fits unless full", zeroCost},
-	{Amounts, "oversize cost never fits", oversizeCost},
 	{Amounts, "cost that is no amount never fits", impossibleCost},
 	{Amounts, "waiting as told is enough and needed", waitingAsTold},
 
@@ -143,8 +142,6 @@ var cases = []testCase{
 	{Shadow, "shadow refuses nobody", shadowRefusesNobody},
 	{Shadow, "shadow is poured together", shadowTogether},
 	{Shadow, "shadow is not poured beside a refusal", shadowBesideRefusal},
-	{Shadow, "shadow has buckets of its own", shadowOwnBuckets},
-	{Shadow, "shadow probe refuses nobody", shadowProbe},
 
 	{Probes, "probe pours nothing", probePoursNothing},
 	{Probes, "probe refuses what is beside it", probeBeside},
@@ -158,7 +155,6 @@ var cases = []testCase{
 	{Settlement, "settled by what is no amount", settledByNoAmount},
 	{Settlement, "settled with a changed limit", settledChangedLimit},
 	{Settlement, "several settled together", settledTogether},
-	{Settlement, "shadow is settled apart", shadowSettled},
 	{Settlement, "settled with a cancelled context", settledCancelled},
 	{Settlement, "settled under contention", settledContended},
 
@@ -177,7 +173,6 @@ var cases = []testCase{
 	{Blocks, "changed ladder", changedLadder},
 	{Blocks, "clock back while a block runs", blockAndClockBack},
 	{Blocks, "each of many blocks its own bucket", eachBlocksItsOwn},
-	{Blocks, "blocked bucket beside others", blockedBesideOthers},
 	{Blocks, "block of the same bucket twice", blockOfOneBucketTwice},
 	{Blocks, "shadow blocks apart", shadowBlocks},
 	{Blocks, "probe begins a block", probeBlocks},

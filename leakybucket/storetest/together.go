@@ -309,19 +309,6 @@ func probeBeside(tb testing.TB, open Open) {
 	s.wantLevel(k(0), 8)
 }
 
-func shadowProbe(tb testing.TB, open Open) {
-	s := beginHeld(tb, open, Need{})
-	full := shadow(charge("full", limit(1, 1), 1))
-	k := charge("k", limit(10, 1), 1)
-	s.pours(full, 0)
-	s.take(charges(probe(full), k), want{refused, 1}, want{poured, 0})
-	s.take(charges(k, shadow(k), probe(full)), want{poured, 1}, want{held, 0}, want{refused, 1})
-	s.take(charges(probe(shadow(k)), k), want{held, 0}, want{poured, 2})
-	s.take(charges(probe(k), shadow(k)), want{held, 3}, want{poured, 0})
-	s.wantLevel(k, 3)
-	s.wantLevel(shadow(k), 1)
-}
-
 func shadowRefusesNobody(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	full := shadow(charge("full", limit(1, 1), 1))
@@ -363,17 +350,4 @@ func shadowBesideRefusal(tb testing.TB, open Open) {
 	s.take(charges(watched, overflowing, full), want{held, 0}, want{refused, 0}, want{refused, 1})
 	s.wantLevel(watched, 0)
 	s.pours(watched, 0)
-}
-
-func shadowOwnBuckets(tb testing.TB, open Open) {
-	s := beginHeld(tb, open, Need{})
-	enforced := func(cost float64) leakybucket.Charge { return charge("k", limit(6, 1), cost) }
-	s.pours(enforced(4), 0)
-	s.pours(shadow(enforced(5)), 0)
-	s.refuses(enforced(3), 4)
-	s.take(charges(enforced(1), shadow(enforced(1))), want{poured, 4}, want{poured, 5}) // no sum of both
-	s.wantLevel(enforced(0), 5)
-	s.wantLevel(shadow(enforced(0)), 6)
-	s.at(6 * time.Second)
-	s.take(charges(shadow(enforced(4)), enforced(4)), want{poured, 0}, want{poured, 0})
 }
