@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/redis/rueidis"
 
@@ -18,27 +17,8 @@ import (
 // leave only when they are full, so that a slow network does not bound the rate.
 var batching = coalesce.Options{MaxWeight: 64, MaxInFlight: 4, SecondWeight: 32}
 
-// sendBatch runs a script once for all requests of a batch. While a cluster moves the slot,
-// servers refuse calls of several keys that they would answer for each of them.
-// Nothing was executed then, so each request is sent once more by itself.
+// sendBatch runs a script once for all requests of a batch. Its error is in the reply of each.
 func (s *Store) sendBatch(script *rueidis.Lua, batch []*request, _ func()) {
-	err := s.sendTogether(script, batch)
-	kind := ""
-	if answer, is := rueidis.IsRedisErr(err); is {
-		kind, _, _ = strings.Cut(answer.Error(), " ")
-	}
-	if len(batch) == 1 || kind != "TRYAGAIN" && kind != "MOVED" && kind != "ASK" {
-		return
-	}
-	var wg sync.WaitGroup
-	for _, r := range batch {
-		wg.Go(func() { _ = s.sendTogether(script, []*request{r}) })
-	}
-	wg.Wait()
-}
-
-// sendTogether runs a script once. Its error is in the reply of each request, too.
-func (s *Store) sendTogether(script *rueidis.Lua, batch []*request) error {
 	serial := strconv.FormatUint(s.serials.Add(1), 36)
 	n := 0
 	for _, r := range batch {
@@ -62,7 +42,6 @@ func (s *Store) sendTogether(script *rueidis.Lua, batch []*request) error {
 			r.reply = reply{at: at, line: lines[i+1]}
 		}
 	}
-	return err
 }
 
 // parseHead checks that a reply is to the call with this serial and has a line

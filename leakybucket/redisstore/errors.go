@@ -24,7 +24,7 @@ var advice = []struct{ begins, advice string }{
 	{"MISCONF", "it cannot save its data set and takes no writes: see its log"},
 	{"CLUSTERDOWN", "a part of the cluster has no master: bring it back, or set cluster-require-full-coverage no"},
 	{"MOVED", "want redis+cluster://, or the nodes of the cluster do not agree"},
-	{"TRYAGAIN", "a slot of the cluster is moving: takes of several of its buckets fail until that is done"},
+	{"TRYAGAIN", "a slot of the cluster is moving: takes may fail until that is done"},
 	{"NOAUTH", "want a password"},
 	{"WRONGPASS", "the user or the password is wrong"},
 	{"NOPERM", rights},
