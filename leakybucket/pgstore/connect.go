@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,25 +27,19 @@ const (
 	longestConnectTimeout = 2 * time.Minute
 )
 
-// poolConfig returns the configuration of the connections. report is called if
-// a file that the URL names can no longer be read.
-func (o *Options) poolConfig(url string, report func(error)) (*pgxpool.Config, error) {
+// poolConfig returns the configuration of the connections.
+func (o *Options) poolConfig(url string) (*pgxpool.Config, error) {
 	config, err := o.parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	// Certificates and password files change under the same path. Each new
-	// connection reads them again, and uses the last good ones if that fails.
-	var last atomic.Pointer[pgx.ConnConfig]
-	last.Store(config.ConnConfig)
+	// Certificates and password files change under the same path.
 	config.BeforeConnect = func(_ context.Context, connect *pgx.ConnConfig) error {
-		if fresh, err := o.parseURL(url); err == nil {
-			last.Store(fresh.ConnConfig)
-		} else {
-			report(fmt.Errorf("reading the certificates again: %w; the last ones stay in use", err))
+		fresh, err := o.parseURL(url)
+		if err == nil {
+			*connect = *fresh.ConnConfig
 		}
-		*connect = *last.Load().Copy()
-		return nil
+		return err
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
 	config.PingTimeout = connectPatience

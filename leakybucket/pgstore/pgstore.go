@@ -87,7 +87,7 @@ func Open(url string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := o.poolConfig(url, s.report)
+	config, err := o.poolConfig(url)
 	if err != nil {
 		return nil, err
 	}
