@@ -20,7 +20,6 @@ const (
 	invalidSchema        = "3F000"
 	readOnly             = "25006"
 	notSupported         = "0A000" // a standby's answer to a transaction that may write
-	lockNotAvailable     = "55P03"
 	idleInTransaction    = "25P03"
 	invalidAuthorization = "28000"
 	invalidPassword      = "28P01"

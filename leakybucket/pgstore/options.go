@@ -25,13 +25,13 @@ type Options struct {
 	// Logged makes the buckets survive a crash of the server, except for
 	// decisions of about the last 0.6 seconds (three times wal_writer_delay).
 	// Each change is then written to the write-ahead log. If false, a crash
-	// empties all buckets, and standbys have none.
+	// empties all buckets, and standbys have none. A table that is unlogged is an
+	// error, which says how its owner changes it.
 	Logged bool
 
 	// OnError is called with errors that occur while no call waits for them: the table cannot
-	// be prepared, expired buckets cannot be deleted, or a certificate cannot be read again. It
-	// may be called by several goroutines at once, and must not block. If nil, such errors are
-	// dropped.
+	// be prepared, or expired buckets cannot be deleted. It must not block. If nil, such errors
+	// are dropped.
 	OnError func(error)
 }
 

@@ -43,10 +43,8 @@ type named struct {
 
 // A preparation is that of the table.
 type preparation struct {
-	prepared     atomic.Bool   // the table is known to exist
-	preparing    chan struct{} // held by the call that prepares the table
-	prepareError error         // of the last attempt; guarded by preparing
-	prepareAfter time.Time     // no attempt before; guarded by preparing
+	prepared  atomic.Bool   // the table is known to exist
+	preparing chan struct{} // held by the call that prepares the table
 }
 
 // A lifetime is what runs beside calls until Close.

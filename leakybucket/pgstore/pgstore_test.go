@@ -187,6 +187,12 @@ func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 		want   rune
 	}{{false, 'u'}, {true, 'p'}, {false, 'p'}} {
 		s := openStore(t, patient(server.URL()), Options{Table: table, Logged: test.logged})
+		if test.logged {
+			err := takeError(s)
+			wantError(t, err, "is unlogged")
+			_, statement, _ := strings.Cut(err.Error(), "to run, once: ")
+			server.Exec(t, statement)
+		}
 		mustTake(t, s, charge("k", 1))
 		check.Equal(t, rune(persistence()), test.want, "persistence of the table with logged %v", test.logged)
 		s.Close()

@@ -75,7 +75,7 @@ func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func
 	return s.explain(holding(ctx, s.beside, func() error {
 		err := s.sendAlone(ctx, fill, each)
 		if isCode(err, undefinedTable) {
-			if err = s.createRegistry(ctx); err == nil {
+			if err = s.create(ctx, s.registry, s.sql["registry_create"]); err == nil {
 				err = s.sendAlone(ctx, fill, each)
 			}
 		}
@@ -91,15 +91,6 @@ func (s *Store) sendAlone(ctx context.Context, fill func(*pipeline), each func(v
 	}
 	defer conn.Release()
 	return (&transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}).alone(ctx, fill, each)
-}
-
-// createRegistry creates the table. CREATE TABLE IF NOT EXISTS fails if two do it at once.
-func (s *Store) createRegistry(ctx context.Context) error {
-	err := s.sendAlone(ctx, func(p *pipeline) {
-		p.add(s.sql["registry_lock"], s.registry)
-		p.add(s.sql["registry_create"])
-	}, nil)
-	return s.explainChange(err, s.registry, s.sql["registry_create"])
 }
 
 var _ store.Registry = (*Store)(nil)

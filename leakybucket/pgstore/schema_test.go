@@ -1,18 +1,13 @@
 package pgstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestATableThatLacksAColumnIsRefused(t *testing.T) {
@@ -33,51 +28,6 @@ func TestAServerOlderThan14IsRefused(t *testing.T) {
 		"CREATE FUNCTION "+schema+".current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT '130014' $$")
 	s := openStore(t, patient(server.URL())+"&search_path="+schema+",pg_catalog,public", Options{Table: unique("old")})
 	wantError(t, takeError(s), "has version 13.14: want 14 or newer")
-}
-
-// A change of the table needs it for itself. While it waits for that, all others
-// wait behind it, so it must not wait for long.
-func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("dumped")
-	other := openStore(t, patient(server.URL()), Options{Table: table})
-	mustTake(t, other, charge("k", 1))
-	dump, err := pgx.Connect(context.Background(), server.URL())
-	check.OK(t, err)
-	defer dump.Close(context.Background())
-	check.Must(dump.Exec(context.Background(), "BEGIN; LOCK TABLE "+table+" IN ACCESS SHARE MODE"))(t)
-	s := openStore(t, patient(server.URL()), Options{Table: table, Logged: true})
-	wantError(t, takeError(s), "55P03", "a long transaction, such as a dump, is using it")
-	for range 20 { // while the other tries again and again
-		began := time.Now()
-		_, _ = take(context.Background(), s, charge("k", 1))
-		mustTake(t, other, charge("k", 1))
-		if took := time.Since(began); long() && took > 2*schemaLockPatience+2*time.Second+heart.Lost(began) {
-			t.Errorf("take by the other store: got an answer after %v", took)
-		}
-	}
-	check.Must(dump.Exec(context.Background(), "COMMIT"))(t)
-	eventually(t, "the table is logged", func() bool { return takeError(s) == nil })
-}
-
-func TestAProcessThatStopsWhileItMakesTheTableIsNotWaitedFor(t *testing.T) {
-	server, table := sharedServer(t), unique("halted")
-	reached, goOn := make(chan struct{}, 1), make(chan struct{})
-	proxy := servertest.StartProxy(t, fmt.Sprintf("127.0.0.1:%d", server.Port), func(reply []byte) bool {
-		if bytes.Contains(reply, []byte("pg_advisory_xact_lock")) {
-			reached <- struct{}{}
-			<-goOn
-		}
-		return false
-	})
-	s, ended := openStopped(t, server.URLThrough(proxy), Options{Table: table}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = s.prepare(context.Background())
-	}()
-	defer func() { close(goOn); <-ended }()
-	<-reached
-	mustTake(t, openStopped(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 }
 
 func TestErrorsKeepTheirCause(t *testing.T) {
