@@ -73,7 +73,7 @@ type bucket struct {
 }
 
 // send answers calls. No call waits for one that has lost a bucket, which comes again later.
-func (s *Store) send(_ struct{}, calls []*call, _ func()) {
+func (s *Store) send(_ struct{}, calls []*call) {
 	buckets, err := s.read(calls)
 	if err != nil {
 		for _, c := range calls {

@@ -16,8 +16,6 @@ type batch struct {
 	rows  []row // in the order of their names, each once
 	index map[string]int
 	raced bool // another batch inserts the same rows at the same time
-
-	answered func() // lets the callers return
 }
 
 // A row is a bucket as the table has it, and then as it must be written.
@@ -31,9 +29,8 @@ type row struct {
 }
 
 // newBatch returns a batch of these calls, of which nothing has been read yet.
-// answered tells the callers that their results are there.
-func newBatch(calls []*call, answered func()) *batch {
-	b := &batch{calls: calls, index: make(map[string]int), answered: answered}
+func newBatch(calls []*call) *batch {
+	b := &batch{calls: calls, index: make(map[string]int)}
 	var names []string
 	for _, c := range calls {
 		names = append(names, c.names...)

@@ -50,11 +50,14 @@ func (s *Store) call(ctx context.Context, c *call) error {
 
 // sendBatch executes the calls of one batch. It does not end with the store:
 // Close finishes the calls in flight.
-func (s *Store) sendBatch(_ struct{}, calls []*call, answer func()) {
-	b := newBatch(calls, answer)
+func (s *Store) sendBatch(_ struct{}, calls []*call) {
+	b := newBatch(calls)
 	ctx, cancel := context.WithTimeout(context.Background(), b.patience())
 	defer cancel()
-	b.answer(s.do(ctx, b))
+	err := s.do(ctx, b)
+	for _, c := range calls {
+		c.err = err
+	}
 }
 
 // patience returns how long any caller of the batch can still wait.
@@ -67,13 +70,4 @@ func (b *batch) patience() time.Duration {
 		longest = max(longest, time.Until(c.deadline))
 	}
 	return min(longest, mostPatience)
-}
-
-// answer answers all calls that were not answered yet.
-func (b *batch) answer(err error) {
-	for _, c := range b.calls {
-		c.err = err
-	}
-	b.calls = nil
-	b.answered()
 }

@@ -220,7 +220,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	ctx := context.Background()
 	conn := check.Must(other.pool.Acquire(ctx))(t)
 	defer conn.Release()
-	b := newBatch([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
+	b := newBatch([]*call{{names: []string{other.name("zone", "k", false)}}})
 	check.Must((&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, b))(t)
 	began := time.Now()
 	mustTake(t, s, charge("k", 1))

@@ -65,8 +65,6 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 	b.judge(now)
 	updated, made := b.written()
 	if len(updated)+len(made) == 0 {
-		// Answer before the locks are released.
-		b.answer(nil)
 		t.end(ctx, "COMMIT")
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 var batching = coalesce.Options{MaxWeight: 64, MaxInFlight: 4, SecondWeight: 32}
 
 // sendBatch runs a script once for all requests of a batch. Its error is in the reply of each.
-func (s *Store) sendBatch(script *rueidis.Lua, batch []*request, _ func()) {
+func (s *Store) sendBatch(script *rueidis.Lua, batch []*request) {
 	serial := strconv.FormatUint(s.serials.Add(1), 36)
 	n := 0
 	for _, r := range batch {

@@ -35,7 +35,7 @@ type Options struct {
 // never share a batch. Lanes are safe for concurrent use.
 type Lanes[K comparable, C any] struct {
 	options Options
-	send    func(key K, batch []C, answer func())
+	send    func(key K, batch []C)
 
 	mu      sync.Mutex
 	lanes   map[K]*lane[C]
@@ -60,10 +60,8 @@ type call[C any] struct {
 }
 
 // New returns lanes that send their batches with a function. Lanes call send from
-// goroutines of their own, and callers return when it does. If it has more to do
-// once all results are known, it may call answer to let them return before. It
-// must not keep the slice.
-func New[K comparable, C any](o Options, send func(key K, batch []C, answer func())) *Lanes[K, C] {
+// goroutines of their own, and callers return when it does. It must not keep the slice.
+func New[K comparable, C any](o Options, send func(key K, batch []C)) *Lanes[K, C] {
 	o.MaxInFlight = max(1, o.MaxInFlight)
 	return &Lanes[K, C]{options: o, send: send, lanes: make(map[K]*lane[C])}
 }
@@ -154,13 +152,10 @@ func (l *Lanes[K, C]) fly(key K, ln *lane[C]) {
 		for _, c := range calls {
 			batch = append(batch, c.content)
 		}
-		answer := sync.OnceFunc(func() {
-			for _, c := range calls {
-				close(c.done)
-			}
-		})
-		l.send(key, batch, answer)
-		answer()
+		l.send(key, batch)
+		for _, c := range calls {
+			close(c.done)
+		}
 		clear(calls)
 		clear(batch)
 		batch = batch[:0]

@@ -22,7 +22,7 @@ type server struct {
 	most     int // batches that were in flight at once
 }
 
-func (s *server) send(_ string, batch []int, _ func()) {
+func (s *server) send(_ string, batch []int) {
 	s.mu.Lock()
 	s.batches = append(s.batches, slices.Clone(batch))
 	s.inFlight++
@@ -147,25 +147,8 @@ func TestACallInFlightIsWaitedForOnlyUntilItsContextEnds(t *testing.T) {
 func TestACallWhoseContextHasEndedIsNotSent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	l := New(Options{MaxWeight: 10}, func(string, []int, func()) { t.Error("got it sent") })
+	l := New(Options{MaxWeight: 10}, func(string, []int) { t.Error("got it sent") })
 	check.Is(t, l.Do(ctx, "lane", 0, 1), context.Canceled, "want it cancelled")
-}
-
-// PostgreSQL's locks, for one, need to be released only after the answer.
-func TestCallersMayBeAnsweredBeforeTheBatchIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := New(Options{MaxWeight: 10}, func(_ string, _ []int, answer func()) {
-			answer()
-			<-time.After(time.Second)
-			answer()
-		})
-		began := time.Now()
-		for i, want := range []time.Duration{0, time.Second} {
-			check.NoError(t, l.Do(t.Context(), "lane", i, 1))
-			check.Equal(t, time.Since(began), want, "call %d: the time until it is answered", i)
-		}
-		l.Close()
-	})
 }
 
 func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
@@ -189,7 +172,7 @@ func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
 // Each call is executed exactly once, whatever is dropped beside it.
 func TestCallsAreSentOnceEach(t *testing.T) {
 	var sent [2000]atomic.Int32
-	l := New(Options{MaxWeight: 16, MaxInFlight: 4, SecondWeight: 8}, func(_ int, batch []int, _ func()) {
+	l := New(Options{MaxWeight: 16, MaxInFlight: 4, SecondWeight: 8}, func(_ int, batch []int) {
 		for _, i := range batch {
 			sent[i].Add(1)
 		}
