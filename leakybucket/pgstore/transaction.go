@@ -29,14 +29,11 @@ var errNotExecuted = errors.New("nothing was charged")
 // been executed, and it is never retried.
 func (s *Store) do(ctx context.Context, b *batch) error {
 	var err error
-	for attempts := 0; attempts < mostAttempts; attempts++ {
+	for range mostAttempts {
 		if err = s.attempt(ctx, b); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
 			break
 		}
 		b.raced = b.raced || isCode(err, uniqueViolation)
-		if pgconn.Timeout(err) {
-			attempts = 0 // ctx bounds attempts that take their time
-		}
 		b.forgetRead()
 	}
 	return s.explain(err)
@@ -44,11 +41,11 @@ func (s *Store) do(ctx context.Context, b *batch) error {
 
 func (s *Store) attempt(ctx context.Context, b *batch) error {
 	if err := s.prepare(ctx); err != nil {
-		return unconnected(err)
+		return err
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return unconnected(err)
+		return err
 	}
 	// Release closes a connection that cannot be used again.
 	defer conn.Release()
@@ -69,15 +66,6 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 		return nil
 	}
 	return t.commit(ctx, updated, made)
-}
-
-// unconnected marks an attempt to connect that timed out as not executed. A
-// connection that was refused is not tried again.
-func unconnected(err error) error {
-	if errors.As(err, new(*pgconn.ConnectError)) && pgconn.Timeout(err) {
-		return errors.Join(errNotExecuted, err)
-	}
-	return err
 }
 
 // A transaction is one batch's hold on a connection.
