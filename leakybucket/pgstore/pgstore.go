@@ -38,7 +38,6 @@ type named struct {
 	address, user   string // for errors
 	wantsLogged     bool
 	sql             map[string]string // statements, by their files
-	begin           []string          // begins the transaction of a batch
 }
 
 // A preparation is that of the table.
@@ -105,7 +104,7 @@ func newStore(o *Options) (*Store, error) {
 	s := &Store{
 		named: named{
 			prefix: o.Prefix, table: o.quotedTable(""), registry: o.quotedTable(registrySuffix), wantsLogged: o.Logged,
-			sql: o.statements(), begin: o.begin(),
+			sql: o.statements(),
 		},
 		preparation: preparation{preparing: make(chan struct{}, 1)},
 		lifetime:    lifetime{forgetEvery: time.Minute},

@@ -21,11 +21,12 @@ var files embed.FS
 // statements returns the SQL statements for one table, by the names of the files that
 // explain them.
 func (o *Options) statements() map[string]string {
-	unlogged := "UNLOGGED"
+	unlogged, unsynced := "UNLOGGED", ""
 	if o.Logged {
-		unlogged = ""
+		unlogged, unsynced = "", ", set_config('synchronous_commit', 'off', true)"
 	}
-	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{registry}", o.quotedTable(registrySuffix), "{unlogged}", unlogged)
+	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{registry}", o.quotedTable(registrySuffix), "{unlogged}", unlogged,
+		"{unsynced}", unsynced, "{patience}", strconv.FormatInt(lockPatience.Milliseconds(), 10))
 	statements := make(map[string]string)
 	names, _ := fs.Glob(files, "sql/*.sql") // the pattern is valid, and what it finds is embedded
 	for _, name := range names {
@@ -35,18 +36,8 @@ func (o *Options) statements() map[string]string {
 	return statements
 }
 
-// begin returns the statements that begin a batch. Their settings end with the
-// transaction, because a pooler may give the session to another client then.
-func (o *Options) begin() []string {
-	begin := []string{
-		"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		"SET LOCAL idle_in_transaction_session_timeout = " + strconv.FormatInt(lockPatience.Milliseconds(), 10),
-	}
-	if o.Logged {
-		begin = append(begin, "SET LOCAL synchronous_commit = off")
-	}
-	return begin
-}
+// begin begins each transaction, whatever the role's defaults are.
+const begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 // registrySuffix is what the name of the table of texts has behind that of the buckets.
 const registrySuffix = "_changes"

@@ -87,7 +87,7 @@ func (t *transaction) makeRows(ctx context.Context, b *batch) error {
 // alone sends what fill adds, as one transaction, and calls each, which may be nil, for each row.
 func (t *transaction) alone(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	p := t.pipeline()
-	p.add(t.store.begin[0]) // whatever the role's defaults are
+	p.add(begin)
 	fill(p)
 	p.add("COMMIT")
 	_, err := t.send(ctx, p, each)
@@ -101,13 +101,11 @@ func (t *transaction) alone(ctx context.Context, fill func(*pipeline), each func
 // reads the clock.
 func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Instant, err error) {
 	p := t.pipeline()
-	for _, sql := range t.store.begin {
-		p.add(sql)
-	}
+	p.add(begin)
 	p.add(t.store.sql["lock"], namesOf(b.rows))
 	p.add(t.store.sql["clock"], t.store.now())
 	_, err = t.send(ctx, p, func(values [][]byte) error {
-		if len(values) == 1 {
+		if len(values) < 7 { // not a row of lock.sql
 			now = leakybucket.Instant(word(values[0]))
 			return nil
 		}
