@@ -10,8 +10,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// Interruptible returns a store whose calls end when their contexts do, even if those of the
-// given store go on: they have copies of their arguments.
+// Interruptible returns a store whose Take and Settle end when their contexts do, even if those
+// of the given store go on: they have copies of their arguments. Its Reset and List are the
+// given store's own.
 func Interruptible(store leakybucket.Store) leakybucket.Store { return &interruptible{Store: store} }
 
 type interruptible struct {
