@@ -114,12 +114,16 @@ func (c *control) follow(apps []*Engine) {
 // RunningApp returns the app of the config that runs, or nil. Its stores stay open
 // until the caller has called the function that is returned.
 func RunningApp() (e *Engine, release func()) {
-	e, release = newestApp.Load(), func() {}
-	if e != nil && e.Shared != nil {
-		e.Shared.Hold()
-		release = e.Shared.Release
+	for {
+		e = newestApp.Load()
+		if e == nil || e.Shared == nil {
+			return e, func() {}
+		}
+		if e.Shared.Hold(); newestApp.Load() == e {
+			return e, e.Shared.Release
+		}
+		e.Shared.Release() // a reload may have closed it before
 	}
-	return e, release
 }
 
 // Destruct ends the goroutines.
