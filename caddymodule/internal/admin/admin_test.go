@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -778,6 +779,22 @@ func TestWhyKnowsTheBucketOfNamesThatNobodyTypes(t *testing.T) {
 	s.Changes("/throttle/limit", `{"zone": "account", "key": "<i>bob", "limit": "x2"}`)
 	s.Changes("/throttle/release", `{"client": "<i>bob"}`)
 	s.From(servertest.Someone).Passes(4, "/?log=%3Cb%3Ealice")
+}
+
+// A plain key is given as its client sends it, or as logs show it.
+func TestALimitOfAPlainKeyIsThatOfItsBucket(t *testing.T) {
+	for options, texts := range map[string][]string{
+		"key field user fold email plain\nlimit 2 1/h":                      {"Alice@example.com", "alice@example.com"},
+		"key query user plain\nlimit 2 1/h":                                 {"shop/7", "shop%2F7"},
+		"key query user plain\nlimit 2 1/h\noverride shop/7 2 2/h as shops": {"shop/7", "shop%2F7", "@as/shops"},
+	} {
+		for _, text := range texts {
+			s := servertest.RunZone(t, "users", options, "respond ok")
+			s.Changes("/throttle/limit", `{"zone": "users", "key": "`+text+`", "limit": "deny", "replace": true}`)
+			s.From(servertest.Someone).Answers("/?user="+url.QueryEscape(texts[0]), http.StatusTooManyRequests)
+			check.That(t, s.Why(texts[0]).Refused, "%s of %q: why got it not refused", options, text)
+		}
+	}
 }
 
 func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {

@@ -88,18 +88,20 @@ func limitEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.Ent
 	if err != nil {
 		return entry, err
 	}
-	key, err := bucketOf(z, o.Key)
-	if entry.Key = key; ends || err != nil {
+	if o.Key != "" {
+		entry.Key, err = bucketOf(z, o.Key)
+	}
+	if ends || err != nil {
 		return entry, err
 	}
 	entry.Limit = strings.Join(strings.Fields(o.Limit), " ")
 	entry.Plan = e.Plans[entry.Limit]
-	switch n := z.Read(key); {
-	case key == "":
+	switch n := z.Read(entry.Key); {
+	case o.Key == "":
 	case n.Unlisted != "":
 		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, n.Unlisted)
 	case !n.Valid:
-		return entry, badRequest("invalid key %q: zone %q can have no such bucket: give the whole key as the access log shows it, such as 203.0.113.7 or @sha256:.../@sha256:...", key, z.Name)
+		return entry, badRequest("invalid key %q: zone %q can have no such bucket: give the whole key as the access log shows it, such as 203.0.113.7 or @sha256:.../@sha256:...", o.Key, z.Name)
 	}
 	return entry, nil
 }
@@ -112,13 +114,16 @@ func bucketOf(z *engine.Zone, text string) (name string, err error) {
 	if account := limit.AccountOf(text); account != text {
 		return "", badRequest("invalid key %q: a device has the limit of its account: want %s", text, account)
 	}
-	if network, err := netip.ParsePrefix(text); err == nil && z.Key.HasAddress() {
+	network, wrong := netip.ParsePrefix(text)
+	isNetwork := wrong == nil && z.Key.HasAddress()
+	if isNetwork {
 		text = network.Addr().String()
-		if shown := shownNetwork(z, z.BucketOf(text)); shown != network.String() && !network.IsSingleIP() {
-			return "", badRequest("invalid key %q: a limit is of one bucket, and those of zone %q are not of this network; ban refuses networks", network, z.Name)
-		}
 	}
-	return z.BucketOf(text), nil
+	name, _ = z.NameOf(text)
+	if isNetwork && !network.IsSingleIP() && shownNetwork(z, name) != network.String() {
+		return "", badRequest("invalid key %q: a limit is of one bucket, and those of zone %q are not of this network; ban refuses networks", network, z.Name)
+	}
+	return name, nil
 }
 
 // networkOf parses an address or a network. An IPv6 address stands for its /64, as

@@ -110,13 +110,19 @@ func (z *Zone) NetworkOf(name string) (network netip.Prefix, masked bool) {
 	return network, err == nil && !network.IsSingleIP() && network.Addr() == addr
 }
 
-// spell returns a raw value as it stands in names, and as overrides know it. It returns
-// false if a part of the key can have no such value.
+// spell returns a value as it stands in names, and as overrides know it. What is written as in names
+// is left so. It returns false if a part of the key can have no such value.
 func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok bool) {
 	if p.clientIP {
 		addr, err := netip.ParseAddr(value)
 		part.Network = k.network(addr)
 		return part.Network.Addr().String(), part, err == nil
+	}
+	if part.Digest, ok = bucketkey.ParseDigest(value); ok {
+		return value, part, true
+	}
+	if text, err := url.PathUnescape(value); !p.digest && err == nil && string(bucketkey.AppendPart(nil, text)) == value {
+		value = text
 	}
 	if p.fold != nil {
 		if value = cmp.Or(p.fold(value), value); value == oddName {
@@ -130,34 +136,15 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 	return string(name), perkey.Part{Digest: bucketkey.DigestOf(value)}, true
 }
 
-// NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
-// if the key has one part. That may be one that an override lets several keys share. Of a key
-// with several parts it wants the name. It returns false if the key can have no such value.
-func (z *Zone) NameOf(value string) (name string, ok bool) {
-	if len(z.Key.parts) != 1 || value == "" {
-		_, named := z.partsOf(value)
-		return value, named && value != ""
+// NameOf returns the name of the one bucket that a text stands for: a value, if the key has one part,
+// or a name. That may be one that an override lets several keys share. It returns false if the zone
+// can have no such bucket.
+func (z *Zone) NameOf(text string) (name string, ok bool) {
+	if name = text; len(z.Key.parts) == 1 && !strings.HasPrefix(text, "@") {
+		name, _, _ = z.Key.spell(&z.Key.parts[0], text)
 	}
-	if strings.HasPrefix(value, "@") {
-		return value, true
-	}
-	name, part, ok := z.Key.spell(&z.Key.parts[0], value)
-	if !ok {
-		return "", false
-	}
-	e := z.Key.Overrides.Lookup([]perkey.Part{part})
-	return cmp.Or(e.Bucket, name), true
-}
-
-// BucketOf returns the name of the bucket of a plain value, if the key has one part and
-// such a value is no name, and otherwise the value itself.
-func (z *Zone) BucketOf(value string) string {
-	if len(z.Key.parts) == 1 && (z.Key.parts[0].clientIP || z.Key.parts[0].digest) {
-		if name, ok := z.NameOf(value); ok {
-			return name
-		}
-	}
-	return value
+	n := z.Read(name)
+	return cmp.Or(n.Bucket, name), n.Valid
 }
 
 // A Named bucket is what its name tells.
@@ -189,27 +176,10 @@ func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 	if len(segments) < len(z.Key.parts) {
 		return nil, false
 	}
-	for i := range z.Key.parts {
-		p, segment := &z.Key.parts[i], segments[i]
-		part, ok := perkey.Part{}, true
-		digest, digested := bucketkey.ParseDigest(segment)
-		switch {
-		case p.clientIP:
-			var spelled string
-			spelled, part, ok = z.Key.spell(p, segment)
-			ok = ok && spelled == segment
-		case digested:
-			part.Digest = digest
-		case p.digest, strings.HasPrefix(segment, "@"):
-			ok = false
-		default:
-			text, err := url.PathUnescape(segment)
-			if err != nil {
-				text = segment
-			}
-			part.Digest = bucketkey.DigestOf(text)
-		}
-		if !ok {
+	for i, p := range z.Key.parts {
+		p.fold = nil // which has made the name
+		spelled, part, ok := z.Key.spell(&p, segments[i])
+		if !ok || spelled != segments[i] {
 			return nil, false
 		}
 		parts = append(parts, part)
