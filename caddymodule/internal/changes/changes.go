@@ -79,17 +79,15 @@ func New() *Copy {
 	return &Copy{host: host, again: make(chan struct{}, 1), talking: make(chan struct{}, 1), records: make(records)}
 }
 
-// Use lets a copy follow a store, or none if it is nil, and keeps it in a file, or gives that
-// up if path is empty. A file that could not be had is tried again. When the store was read for
-// the first time, it calls read, if that is not nil.
+// Use lets a copy follow a store, or none if it is nil. The first path that it is given is that of the
+// file in which the copy is kept until Close. When the store was read for the first time, it calls
+// read, if that is not nil.
 func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, read func()) {
 	defer c.talk()()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.logger = logger; path != c.disk.path || c.disk.file == nil {
-		c.disk.open(path, logger)
-		c.restore()
-		c.save()
+	if c.logger = logger; path != "" && c.disk.path == "" {
+		c.restore(path)
 	}
 	if registry != c.registry {
 		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, 0
@@ -98,28 +96,28 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 	c.pollAgain()
 }
 
-// restore adds what the file has, perhaps of another process that is gone. mu is held.
-func (c *Copy) restore() {
+// restore begins with what the file has. mu is held.
+func (c *Copy) restore(path string) {
+	c.disk.open(path, c.logger)
 	all, journal := c.disk.read(c.logger)
-	for i, k := range all {
-		if own := c.records[k.Name]; own != nil && own.Number > k.Number {
-			all[i] = own
-		}
-		c.records[k.Name] = all[i]
+	for _, k := range all {
+		c.records[k.Name] = k
 	}
 	c.apply(all, time.Now())
-	c.journal = append(c.journal, journal...)
-	slices.SortStableFunc(c.journal, func(a, b override.Change) int { return a.At.Compare(b.At) })
-	c.journal = slices.CompactFunc(c.journal, func(a, b override.Change) bool { return a.At.Equal(b.At) && a.Of == b.Of })
-	c.note() // only now, since the file's may be the older ones
+	c.note(journal...)
+	c.save()
+}
+
+// Close gives up the file.
+func (c *Copy) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disk.file.Close()
+	c.disk.file = nil
 }
 
 // save writes the file. mu is held.
-func (c *Copy) save() {
-	if c.logger != nil {
-		c.disk.write(c.records, c.journal, c.logger)
-	}
-}
+func (c *Copy) save() { c.disk.write(c.records, c.journal, c.logger) }
 
 // A Conflict is the error of a change that would replace another without leave.
 type Conflict struct{ override.Entry }

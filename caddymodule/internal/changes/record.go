@@ -216,13 +216,10 @@ type disk struct {
 	saved bool           // the file has all changes
 }
 
-// open takes another file, or none if path is empty.
+// open takes the file.
 func (d *disk) open(path string, logger *zap.Logger) {
-	d.file.Close()
-	if *d = (disk{path: path}); path == "" {
-		return
-	}
 	var err error
+	d.path = path
 	if d.file, err = snapshot.Open(path); err != nil {
 		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.String("file", path), zap.Error(err))
 	}

@@ -126,9 +126,10 @@ func RunningApp() (e *Engine, release func()) {
 	}
 }
 
-// Destruct ends the goroutines.
+// Destruct ends the goroutines, and gives up the file.
 func (c *control) Destruct() error {
 	close(c.stopped)
+	c.Changes.Close()
 	return nil
 }
 
