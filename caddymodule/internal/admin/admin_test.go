@@ -747,6 +747,20 @@ func TestWhyShowsThatAWholeKeyIsDenied(t *testing.T) {
 	check.That(t, s.Why("203.0.113.8/GET").Refused, "in a zone that denies everybody: got it not refused")
 }
 
+// TestWhySaysWhatRequestsAreTold: the reason, and how long they must wait.
+func TestWhySaysWhatRequestsAreTold(t *testing.T) {
+	for options, reason := range map[string]string{
+		"limit 1 1/h\nblock 10s":             "blocked", // until a request fits, which is later
+		"limit 0.5 1/h\ncost 0.5\nblock 10m": "oversize",
+	} {
+		s := servertest.RunZone(t, reason, options+"\nrefusal retry_after fit", "respond ok")
+		s.From(servertest.Someone).Passes(1, "/")
+		told, _ := strconv.Atoi(s.From(servertest.Someone).Get("/").Header().Get("Retry-After"))
+		v := s.Why("203.0.113.7").Buckets[0].Verdict
+		check.That(t, v.Reason == reason && (reason == "oversize" || v.For > 0 && int(v.For) <= told && told-int(v.For) < 600), "%s: got %+v, want the reason %s and the wait of %d s", options, v, reason, told)
+	}
+}
+
 func TestWhyTakesNoAccountForAnAddress(t *testing.T) {
 	s := servertest.RunZone(t, "account", "key field log\nlimit 2 1/h", "respond ok")
 	s.From("198.51.100.1:1").Passes(2, "/?log=203.0.113.7")

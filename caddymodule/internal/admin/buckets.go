@@ -51,25 +51,24 @@ func (j judge) describe(z *engine.Zone, name string, shadow bool) (b wire.Bucket
 // peek returns a bucket, its state, and what becomes of requests.
 func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
 	b, n := j.describe(z, name, shadow)
-	var d [1]leakybucket.Decision
+	charges, is := []leakybucket.Charge{z.Peek(name, n.Limit, shadow)}, make([]leakybucket.Decision, 1)
 	if n.Limit.Capacity > 0 {
-		charges := []leakybucket.Charge{z.Peek(name, n.Limit, shadow)}
-		if err := j.Store.Take(ctx, charges, d[:]); err != nil {
+		if err := j.Store.Take(ctx, charges, is); err != nil {
 			return b, err
 		}
-		j.fill(&b, charges[0].Limit, d[0].Level, d[0].BlockedUntil.Sub(d[0].At))
 	}
-	b.Verdict = j.verdict(z, &b, n.Unlisted, d[0].Undecided && !d[0].Fits)
+	j.fill(&b, z, &n, &charges[0], is[0])
 	return b, nil
 }
 
-// fill adds the state of a bucket, of which describe has returned the limit.
-func (judge) fill(b *wire.Bucket, now leakybucket.Limit, level float64, blocked time.Duration) {
-	b.Share = b.Capacity != now.Capacity || b.Leak != now.Leak
-	b.Capacity, b.Leak, b.Level, b.Blocked = now.Capacity, now.Leak, level, max(0, blocked.Seconds())
-	if now.Capacity > 0 {
-		b.Fraction, b.EmptyIn = level/now.Capacity, now.TimeToEmpty(level).Seconds()
+// fill adds the state of a bucket that describe has returned, and what becomes of requests.
+func (j judge) fill(b *wire.Bucket, z *engine.Zone, n *limit.Named, c *leakybucket.Charge, is leakybucket.Decision) {
+	b.Share = b.Capacity != c.Limit.Capacity || b.Leak != c.Limit.Leak
+	b.Capacity, b.Leak, b.Level, b.Blocked = c.Limit.Capacity, c.Limit.Leak, is.Level, max(0, is.BlockedUntil.Sub(is.At).Seconds())
+	if b.Capacity > 0 {
+		b.Fraction, b.EmptyIn = b.Level/b.Capacity, c.Limit.TimeToEmpty(b.Level).Seconds()
 	}
+	b.Verdict = j.verdict(z, n, c, is)
 }
 
 // mostSearched bounds how many buckets of one zone an answer shows of a client.
@@ -272,12 +271,11 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 	if n.Limit.Capacity > 0 {
 		j.Effective(&c)
 	}
-	blocked := time.Duration(0)
+	is := leakybucket.Decision{Level: c.Limit.Level(k.State, k.Now), At: k.Now}
 	if z.Block != nil {
-		blocked = k.State.BlockedUntil.Sub(k.Now)
+		is.BlockedUntil = k.State.BlockedUntil
 	}
-	j.fill(&b, c.Limit, c.Limit.Level(k.State, k.Now), blocked)
-	b.Verdict = j.verdict(z, &b, n.Unlisted, false)
+	j.fill(&b, z, &n, &c, is)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
 	if matches = b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction; l.Refused {
 		matches = b.Verdict.Reason != ""

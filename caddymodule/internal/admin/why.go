@@ -161,41 +161,17 @@ func (j judge) past(one supportcode.Coded) wire.PastRefusal {
 	return p
 }
 
-// verdict returns what becomes of a request of cost 1, in the order of [limit.Decide]. If denied, the
-// store cannot be asked, and the zone denies. unlisted is that of the bucket's name.
-func (j judge) verdict(z *engine.Zone, b *wire.Bucket, unlisted limit.Policy, denied bool) wire.Verdict {
-	var c leakybucket.Charge
-	now := leakybucket.Limit{Capacity: b.Capacity, Leak: b.Leak}
-	z.Charge(&c, &limit.Bucket{Name: b.Key, Limit: now}, b.Shadow, 1)
-	toFit := now.WithCeiling(c.Ceiling).TimeToFit(b.Level, 1)
-	shadow := b.Shadow || z.InShadow(j.set, limit.AccountOf(b.Key))
-	refuse := func(why limit.Reason, rest float64) wire.Verdict {
-		decided := limit.Refused
-		if shadow {
-			decided = limit.ShadowRefused
-		}
-		return wire.Verdict{Decision: decided.String(), Reason: why.String(), For: max(0, rest)}
+// verdict returns what becomes of a request of cost 1, whose key has a bucket of this name and state.
+func (j judge) verdict(z *engine.Zone, n *limit.Named, c *leakybucket.Charge, is leakybucket.Decision) wire.Verdict {
+	o := z.Foresee(&limit.Bucket{Name: c.Key, Rule: n.Rule, Limit: c.Limit}, c.Shadow || z.InShadow(j.set, limit.AccountOf(c.Key)), is)
+	if ban := j.banOf(z, c.Key); ban != nil {
+		o = limit.Outcome{Block: ban.Left(j.now)}
+		o.Shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
+		o.Refuse(limit.Banned)
+	} else if n.Unlisted == limit.Refuse {
+		o.Refuse(limit.UnlistedKey)
 	}
-	ban := j.banOf(z, b.Key)
-	switch {
-	case ban != nil:
-		shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
-		return refuse(limit.Banned, ban.Left(j.now).Seconds())
-	case unlisted == limit.Refuse:
-		return refuse(limit.UnlistedKey, 0)
-	case b.Rule == "deny":
-		return refuse(limit.Denied, 0)
-	case b.Rule == "unlimited":
-	case denied:
-		return refuse(limit.NoStore, 0)
-	case b.Blocked > 0:
-		return refuse(limit.Blocked, b.Blocked)
-	case now.Oversize(1):
-		return refuse(limit.Oversize, 0)
-	case toFit > 0:
-		return refuse(limit.Capacity, toFit.Seconds())
-	}
-	return wire.Verdict{Decision: limit.Admitted.String()}
+	return wire.Verdict{Decision: o.Decision().String(), Reason: o.Reason().String(), For: o.TimeToFit().Seconds()}
 }
 
 // banOf returns the ban of all addresses for which the one in a key stands, or nil.

@@ -585,6 +585,25 @@ func (a *evaluation) conclusion(o *Outcome) {
 	}
 }
 
+// Foresee returns what the zone would decide about a request that costs 1 and is charged to a bucket
+// in this state, as [Decide] would.
+func (z *Zone) Foresee(k *Bucket, shadow bool, is leakybucket.Decision) (o Outcome) {
+	o.Zone, o.Answer, o.decision = z, is, Admitted
+	o.Block = max(0, is.BlockedUntil.Sub(is.At))
+	z.Charge(&o.Charge, k, shadow, 1)
+	fits := o.Block == 0 && o.Limit.WithCeiling(o.Ceiling).Fits(is.Level, 1)
+	if is.Undecided {
+		fits = is.Fits
+	}
+	switch {
+	case k.Rule == perkey.Denied:
+		o.Refuse(Denied)
+	case k.Rule == perkey.Limited && !fits:
+		o.Refuse(o.overflow())
+	}
+	return o
+}
+
 // wanted reports whether somebody wants to know what became of a request that is admitted, beside
 // the access log.
 func (a *evaluation) wanted() bool {
