@@ -103,7 +103,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, Control: joinControl(),
 		defined:  defined{app: app, names: make(config.Names), Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), number: configs.Add(1)},
-		reports:  reports{Logger: ctx.Logger()},
+		reports:  reports{Logger: ctx.Logger(), events: telemetry.NewBackground()},
 		lifetime: lifetime{Exiting: exiting.Done()},
 		servers:  make(map[*caddyhttp.Server]*server),
 	}
@@ -168,7 +168,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	e.joinForm(z.Zone)
 	z.Counts = telemetry.New(z.Zone, z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil,
-		Wanted: e.subscribers.ShouldEmit, Emit: e.emit, Events: &e.events,
+		Wanted: e.subscribers.ShouldEmit, Emit: e.emit, Events: e.events,
 	})
 	z.Places, z.Reporter = &z.State.Waiting, z.Counts
 	e.Zones[name] = z
@@ -224,6 +224,7 @@ func (e *Engine) Start() error {
 		}
 	}
 	e.StopBeside = stop
+	go e.events.Run(ctx)
 	if e.Shared != nil {
 		telemetry.CountStore(e.Shared.Name)
 		e.Shared.Attach(e)
@@ -235,7 +236,6 @@ func (e *Engine) Start() error {
 
 // End undoes start. Requests of the config may still be in flight.
 func (e *Engine) End() {
-	e.events.Close()
 	e.StopBeside()
 	e.Control.Stop(e)
 	if e.Shared != nil {

@@ -45,7 +45,7 @@ type Options struct {
 
 	Wanted func(event string) bool // by a subscriber
 	Emit   func(event string, data map[string]any)
-	Events *Background // of which Emit is told; closed before the context of the config ends
+	Events Background // of which Emit is told; run until the config stops
 }
 
 // A Counts counts and logs what a zone of one config decides.

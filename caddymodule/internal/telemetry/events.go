@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -26,50 +27,31 @@ const (
 	calm = time.Minute
 )
 
-// A Background calls functions in a goroutine of its own, in order, so that no request waits
-// for those who are slow. The zero value is ready for use.
-type Background struct {
-	mu      sync.Mutex
-	waiting []func()
-	runs    bool
-	closed  bool
+// Background has functions that wait to be called, so that no request waits for those who are slow.
+type Background chan func()
+
+// NewBackground returns one that nobody runs yet.
+func NewBackground() Background { return make(Background, mostWaiting) }
+
+// add adds a function. It returns false if too many wait already.
+func (b Background) add(f func()) (room bool) {
+	select {
+	case b <- f:
+		return true
+	default:
+		return false
+	}
 }
 
-// add adds a function. It returns false if too many wait already. Nothing is added after
-// close.
-func (b *Background) add(f func()) (room bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed || len(b.waiting) >= mostWaiting {
-		return b.closed
+// Run calls the functions one after the other, until ctx is done.
+func (b Background) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case f := <-b:
+			f()
+		}
 	}
-	b.waiting = append(b.waiting, f)
-	if !b.runs {
-		b.runs = true
-		go b.run()
-	}
-	return true
-}
-
-// run calls all functions, and ends when there is none left.
-func (b *Background) run() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for len(b.waiting) > 0 {
-		next := b.waiting[0]
-		b.waiting = b.waiting[1:]
-		b.mu.Unlock()
-		next()
-		b.mu.Lock()
-	}
-	b.runs = false
-}
-
-// Close drops what waits.
-func (b *Background) Close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed, b.waiting = true, nil
 }
 
 // overflows tell subscribers which keys of a zone begin and cease to be refused.

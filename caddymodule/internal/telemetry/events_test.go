@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -22,10 +23,12 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 			return int(m.GetCounter().GetValue())
 		}
 		before := drops()
-		q, tell := new(Background), func() {
+		q, tell := NewBackground(), func() {
 			<-hang
 			told++
 		}
+		ctx, stop := context.WithCancel(t.Context())
+		go q.Run(ctx)
 		q.add(tell)
 		synctest.Wait() // for the subscriber to have this one in its hands
 		f := overflowsOf(Options{Events: q, Wanted: func(string) bool { return true }, Emit: func(string, map[string]any) { tell() }})
@@ -36,21 +39,18 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		}
 		synctest.Wait()
 		f.mu.Lock()
-		q.mu.Lock()
-		check.That(t, len(f.keys) == mostOverflowing && len(q.waiting) == mostWaiting, "got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostWaiting)
-		q.mu.Unlock()
+		check.That(t, len(f.keys) == mostOverflowing && len(q) == mostWaiting, "got %d keys and %d events, want %d and %d", len(f.keys), len(q), mostOverflowing, mostWaiting)
 		f.mu.Unlock()
 		close(hang)
 		synctest.Wait()
 		// Of the first, 3000 blocks and 1000 overflows.
 		all := told + drops() - before
 		check.That(t, all == 4001 && told == 1+mostWaiting, "got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
-		q.Close()
+		stop()
+		synctest.Wait()
 		q.add(tell)
 		synctest.Wait()
-		q.mu.Lock()
-		check.That(t, len(q.waiting) == 0 && !q.runs, "got %d waiting after the end, want none", len(q.waiting))
-		q.mu.Unlock()
+		check.Equal(t, told, 1+mostWaiting, "told after the end")
 		<-time.After(2 * time.Minute)
 	})
 }
