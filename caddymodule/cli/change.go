@@ -94,7 +94,7 @@ func (c *client) showOverrides(all *[]wire.Override) {
 		c.printf("Nothing was changed at run time.\n")
 		return
 	}
-	t := newTable("CHANGE", "OF", "SINCE", "LEFT", "HITS HERE", "BY", "NOTE")
+	t := c.table("CHANGE", "OF", "SINCE", "LEFT", "HITS HERE", "BY", "NOTE")
 	for i := range *all {
 		o, hits := &(*all)[i], ""
 		if o.Kind == "ban" {
@@ -103,7 +103,7 @@ func (c *client) showOverrides(all *[]wire.Override) {
 		change, of := described(o)
 		t.row(change, of, since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
 	}
-	t.print(c)
+	_ = t.Flush()
 }
 
 func (c *client) showJournal(journal *wire.Journal) {
@@ -111,7 +111,7 @@ func (c *client) showJournal(journal *wire.Journal) {
 		c.printf("Nobody has changed anything yet.\n")
 		return
 	}
-	t := newTable("AT", "BY", "ACTION", "OF", "UNTIL", "NOTE")
+	t := c.table("AT", "BY", "ACTION", "OF", "UNTIL", "NOTE")
 	for _, entry := range *journal {
 		action, until := strings.TrimSpace(entry.Action+" "+sanitize(entry.Limit)), "-"
 		if entry.Until != nil {
@@ -119,7 +119,7 @@ func (c *client) showJournal(journal *wire.Journal) {
 		}
 		t.row(since(entry.At), cmp.Or(sanitize(entry.By), sanitize(entry.Via)), action, shortKey(entry.Of), until, sanitize(entry.Note))
 	}
-	t.print(c)
+	_ = t.Flush()
 }
 
 // release empties buckets.

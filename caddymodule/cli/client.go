@@ -24,7 +24,7 @@ type client struct {
 	address, config, adapter string
 	json                     bool
 	out                      io.Writer
-	unwritten                error // the last of out
+	unwritten                error // the first of out
 
 	of               wire.ClientQuery
 	top              wire.TopQuery
@@ -134,9 +134,9 @@ func ask[T any](c *client, path string, in any) (*T, error) {
 	if c.json {
 		var indented bytes.Buffer
 		_ = json.Indent(&indented, answer, "", "\t") // it was JSON before
-		_, err = indented.WriteTo(c.out)
+		_, c.unwritten = indented.WriteTo(c.out)
 	}
-	return out, err
+	return out, nil
 }
 
 // plainly returns an error of the admin endpoint as a person can read it.
@@ -157,11 +157,15 @@ func plainly(err error, address string) error {
 	return errors.New(command.Printable(err.Error(), 2000))
 }
 
-// printf writes what people read.
-func (c *client) printf(format string, args ...any) {
-	if !c.json {
-		if _, err := fmt.Fprintf(c.out, format, args...); err != nil {
-			c.unwritten = err
-		}
+// Write writes what people read.
+func (c *client) Write(text []byte) (n int, err error) {
+	if c.json {
+		return len(text), nil
 	}
+	n, err = c.out.Write(text)
+	c.unwritten = cmp.Or(c.unwritten, err)
+	return n, err
 }
+
+// printf formats what people read. The command fails if that cannot be written.
+func (c *client) printf(format string, args ...any) { _, _ = fmt.Fprintf(c, format, args...) }

@@ -17,12 +17,12 @@ func (c *client) showStatus(s *wire.Status) {
 	c.showZones(s.Zones)
 	if len(s.InFlight) > 0 {
 		c.printf("\n")
-		t := newTable("IN FLIGHT", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "RUNNING", "WAITING")
+		t := c.table("IN FLIGHT", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "RUNNING", "WAITING")
 		for i := range s.InFlight {
 			f := &s.InFlight[i]
 			t.row(append(decidedCells(f.Name, "", &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))...)
 		}
-		t.print(c)
+		_ = t.Flush()
 	}
 	c.printf("\n")
 	c.showStore(&s.Store)
@@ -60,14 +60,14 @@ func (c *client) showZones(zones []wire.ZoneStatus) {
 		c.printf("The config has no zones.\n")
 		return
 	}
-	t := newTable("ZONE", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "BUCKETS", "WAITING")
+	t := c.table("ZONE", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "BUCKETS", "WAITING")
 	shadow := false
 	for i := range zones {
 		z := &zones[i]
 		t.row(append(decidedCells(z.Zone, z.Limit, &z.Decided), z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
 		shadow = shadow || z.Mode != "enforcing"
 	}
-	t.print(c)
+	_ = t.Flush()
 	if shadow {
 		c.printf(inShadow)
 	}
@@ -103,12 +103,12 @@ func (c *client) showFacts(zones []wire.ZoneStatus) {
 		return
 	}
 	c.printf("\nSince the config was loaded, %s ago:\n", elapsed(zones[0].Facts.Since))
-	t := newTable("ZONE", "REQUESTS", "ASKED", "EXEMPT", "NO KEY", "KEYS", "NETWORKS", "CHARGED", "REFUNDED")
+	t := c.table("ZONE", "REQUESTS", "ASKED", "EXEMPT", "NO KEY", "KEYS", "NETWORKS", "CHARGED", "REFUNDED")
 	for i := range zones {
 		f := &zones[i].Facts
 		t.row(sanitize(zones[i].Zone), f.Requests, f.Asked, unlessZero(f.Exempt), unlessZero(f.Keyless), f.Keys, f.Networks, unlessZero(f.Charged), unlessZero(f.Refunded))
 	}
-	t.print(c)
+	_ = t.Flush()
 	for i := range zones {
 		if zones[i].Facts.Responses != nil {
 			c.printf("%s: %s.\n", sanitize(zones[i].Zone), refundText(&zones[i]))
@@ -183,7 +183,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 	if z.Requests == 0 {
 		return
 	}
-	t, shown := newTable("REQUESTS", "REFUSED", "KEY"), make(map[string]bool)
+	t, shown := c.table("REQUESTS", "REFUSED", "KEY"), make(map[string]bool)
 	for _, k := range slices.Concat(z.Busiest, z.Denied) {
 		if shown[k.Name] {
 			continue
@@ -195,7 +195,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 		}
 		t.row(about+fmt.Sprint(k.Requests), about+fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Name)))
 	}
-	t.print(c)
+	_ = t.Flush()
 	c.printf("\n")
 }
 
@@ -252,13 +252,13 @@ func (c *client) showWhy(s *wire.Why) {
 // showRefusals lists what was refused with support codes.
 func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
 	c.printf("%s\n", what)
-	t := newTable("CODE", "AT", "ZONE", "KEY", "REASON", "COST", "LEVEL", "OF", "WAIT", "BLOCKED FOR")
+	t := c.table("CODE", "AT", "ZONE", "KEY", "REASON", "COST", "LEVEL", "OF", "WAIT", "BLOCKED FOR")
 	for i := range refusals {
 		p := &refusals[i]
 		t.row(p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
 			unlessZero(p.Cost), unlessZero(p.Level), unlessZero(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
 	}
-	t.print(c)
+	_ = t.Flush()
 	c.printf("\nNow:\n")
 }
 
@@ -282,7 +282,7 @@ var unlistedMeans = map[string]string{
 
 // showBuckets writes a table of buckets.
 func (c *client) showBuckets(buckets []wire.Bucket) {
-	t := newTable("ZONE", "KEY", "LEVEL", "OF", "FULL", "EMPTY IN", "VERDICT", "RULE")
+	t := c.table("ZONE", "KEY", "LEVEL", "OF", "FULL", "EMPTY IN", "VERDICT", "RULE")
 	for i := range buckets {
 		b := &buckets[i]
 		zone, full, level, capacity := sanitize(b.Zone), "-", "-", "-"
@@ -294,7 +294,7 @@ func (c *client) showBuckets(buckets []wire.Bucket) {
 		}
 		t.row(zone, shortKey(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b.Verdict), ruleText(b))
 	}
-	t.print(c)
+	_ = t.Flush()
 	if slices.ContainsFunc(buckets, func(b wire.Bucket) bool { return b.Shadow }) {
 		c.printf(inShadow)
 	}

@@ -13,31 +13,20 @@ import (
 )
 
 // A table is written in columns. Texts that came from clients must be sanitized.
-type table struct {
-	text    strings.Builder
-	columns *tabwriter.Writer
-}
+type table struct{ *tabwriter.Writer }
 
-func newTable(head ...any) *table {
-	t := new(table)
-	t.columns = tabwriter.NewWriter(&t.text, 0, 0, 2, ' ', 0)
+func (c *client) table(head ...any) table {
+	t := table{tabwriter.NewWriter(c, 0, 0, 2, ' ', 0)}
 	t.row(head...)
 	return t
 }
 
 // row adds a row, in which - stands for an empty cell.
-func (t *table) row(cells ...any) {
-	texts := make([]string, len(cells))
+func (t table) row(cells ...any) {
 	for i, cell := range cells {
-		texts[i] = cmp.Or(fmt.Sprint(cell), "-")
+		cells[i] = cmp.Or(fmt.Sprint(cell), "-")
 	}
-	_, _ = fmt.Fprintln(t.columns, strings.Join(texts, "\t"))
-}
-
-// print writes the table.
-func (t *table) print(c *client) {
-	_ = t.columns.Flush() // into memory
-	c.printf("%s", t.text.String())
+	_, _ = fmt.Fprintf(t, strings.Repeat("%s\t", len(cells)-1)+"%s\n", cells...) // the client keeps errors
 }
 
 // sanitize returns text from clients as a terminal may show it.
