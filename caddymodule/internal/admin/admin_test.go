@@ -811,6 +811,14 @@ func TestALimitOfAPlainKeyIsThatOfItsBucket(t *testing.T) {
 	}
 }
 
+func TestWhyShowsASharedBucketOnce(t *testing.T) {
+	for name, key := range map[string]string{"one": "header X-Key", "two": "header X-Key host"} {
+		s := servertest.RunZone(t, name, "key "+key+" missing share\nlimit 2 1/h", "respond ok")
+		s.From(servertest.Someone).Passes(2, "/")
+		check.Slices(t, namesOf(s.Why("@share").Buckets), []string{"@share"}, "%s: the buckets", key)
+	}
+}
+
 func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 	for _, nodes := range []string{"nodes 1", "nodes 3"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -90,7 +90,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				complete, r.Problem = false, err.Error()
 			}
 			r.Complete = r.Complete && complete
-			if own == limit.SharedBucket {
+			if own == limit.SharedBucket && !slices.Contains(names, own) {
 				names = append(names, own)
 			}
 			for _, name := range names {
