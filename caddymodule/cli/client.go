@@ -74,20 +74,14 @@ func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 }
 
 // each does something for each of the arguments. After a failure the others follow.
-func (c *client) each(args []string, do func(arg string) error) error {
-	if len(args) == 1 {
-		return do(args[0])
-	}
+func each(args []string, do func(arg string) error) error {
 	var failed []error
 	for _, arg := range args {
 		if err := do(arg); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %s", sanitize(arg), printableLine(err.Error())))
+			failed = append(failed, fmt.Errorf("%s: %w", sanitize(arg), err))
 		}
 	}
-	if len(failed) > 0 {
-		return fmt.Errorf("%d of %d failed\n%w", len(failed), len(args), errors.Join(failed...))
-	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // show asks, and presents the answer.

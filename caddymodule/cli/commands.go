@@ -85,7 +85,7 @@ go on as before. Bans stay; see unban.`,
 			if c.of.All {
 				return c.release()
 			}
-			return c.each(args, func(client string) error {
+			return each(args, func(client string) error {
 				c.of.Client = asShown(client)
 				return c.release()
 			})
@@ -98,14 +98,14 @@ precedence over bans, except static_files. An IPv6 address means its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   (*client).changeFlags,
 		run: func(c *client, args []string) error {
-			return c.each(args, func(network string) error { return c.make("ban", wire.Change{Network: network}) })
+			return each(args, func(network string) error { return c.make("ban", wire.Change{Network: network}) })
 		},
 	},
 	{
 		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
 		long: "Ends the bans of exactly these networks.",
 		run: func(c *client, args []string) error {
-			return c.each(args, func(network string) error { return c.end("unban", wire.Change{Network: network}) })
+			return each(args, func(network string) error { return c.end("unban", wire.Change{Network: network}) })
 		},
 	},
 	{

@@ -267,7 +267,7 @@ func TestReleaseSaysWhatIsSo(t *testing.T) {
 		want   string
 	}{
 		{wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"},
-		{wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "emptied login/203.0.113.7\nError: the release is not complete: the store is down\n"},
+		{wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "emptied login/203.0.113.7\nError: client: the release is not complete: the store is down\n"},
 		{wire.Released{Banned: true, Complete: true}, "No bucket of client was in use.\nA ban still holds: caddy throttle bans names its network, and unban ends it.\n"},
 	} {
 		out, _, err := resultOf(t, "release", test.answer, "client")

@@ -98,8 +98,7 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 
 // restore begins with what the file has. mu is held.
 func (c *Copy) restore(path string) {
-	c.disk.open(path, c.logger)
-	all, journal := c.disk.read(c.logger)
+	all, journal := c.disk.open(path, c.logger)
 	for _, k := range all {
 		c.records[k.Name] = k
 	}

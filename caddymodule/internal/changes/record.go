@@ -216,20 +216,16 @@ type disk struct {
 	saved bool           // the file has all changes
 }
 
-// open takes the file.
-func (d *disk) open(path string, logger *zap.Logger) {
+// open takes the file, and returns what it has. A file that cannot be used is set aside.
+func (d *disk) open(path string, logger *zap.Logger) (all []*record, journal []override.Change) {
+	logger = logger.With(zap.String("file", path))
 	var err error
 	d.path = path
 	if d.file, err = snapshot.Open(path); err != nil {
-		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.String("file", path), zap.Error(err))
+		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.Error(err))
 	}
-}
-
-// read returns what the file has. A file that cannot be used is set aside.
-func (d *disk) read(logger *zap.Logger) (all []*record, journal []override.Change) {
-	logger = logger.With(zap.String("file", d.path))
 	var skips []error
-	err := d.file.Load(func(raw []byte) (err error) {
+	err = d.file.Load(func(raw []byte) (err error) {
 		all, journal, skips, err = decodeFile(raw)
 		return err
 	})
