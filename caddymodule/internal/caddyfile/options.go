@@ -257,7 +257,7 @@ func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatch
 		return err
 	}
 	if len(set) == 0 {
-		return fmt.Errorf("%s has no matchers: want at least one, such as path /wp-login.php*, %s", word, here)
+		return fmt.Errorf("%s has no matchers: want at least one, such as path /wp-login.php*, %s", strings.TrimSpace(word), here)
 	}
 	*sets = append(*sets, set)
 	return nil
