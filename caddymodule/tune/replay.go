@@ -247,7 +247,7 @@ type replayReporter struct {
 }
 
 // Decided implements limit.Reporter.
-func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
+func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ http.Header) {
 	r.rp.observe(o, loggedOf(asked))
 }
 

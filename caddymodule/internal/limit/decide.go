@@ -412,7 +412,7 @@ func (a *evaluation) fail(z *Zone, err error) error {
 	if !shadow || !a.overflows {
 		o := a.add(z, k.Name, shadow)
 		if a.refuse(o, Error, 0); !shadow {
-			z.Reporter.Decided(o, a.Request, a.Now(), nil)
+			z.Reporter.Decided(o, a.Request, nil)
 		}
 	}
 	z.Reporter.Failed(err, !shadow)

@@ -85,12 +85,12 @@ type silent struct {
 	quiet            bool // no refusal is to be in the access log
 }
 
-func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
-func (s *silent) Logs(time.Time) bool                                   { return !s.quiet }
-func (*silent) Unlogged() uint32                                        { return 0 }
-func (*silent) Settled(int, bool, bool)                                 {}
-func (*silent) Admitted(*Outcome, *http.Request)                        {}
-func (s *silent) Failed(error, bool)                                    { s.failed++ }
+func (*silent) Decided(*Outcome, *http.Request, http.Header) {}
+func (s *silent) Logs(time.Time) bool                        { return !s.quiet }
+func (*silent) Unlogged() uint32                             { return 0 }
+func (*silent) Settled(int, bool, bool)                      {}
+func (*silent) Admitted(*Outcome, *http.Request)             {}
+func (s *silent) Failed(error, bool)                         { s.failed++ }
 func (s *silent) Count(c Count) {
 	if c == CountFallback {
 		s.fellBack++

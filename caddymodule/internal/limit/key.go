@@ -182,13 +182,12 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 	var nameRoom [128]byte
 	var partsRoom [2]perkey.Part
 	name, parts := nameRoom[:0], partsRoom[:0]
-	plain, text := k.Overrides.Empty(), ""
+	plain := k.Overrides.Empty()
 	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
 		}
 		p := &k.parts[i]
-		text = ""
 		var client netip.Prefix
 		var digest bucketkey.Digest
 		switch {
@@ -198,6 +197,7 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 			}
 			name = client.Addr().AppendTo(name)
 		default:
+			var text string
 			if text, state = k.value(s, p); state == keyComplete && p.fold != nil && text == oddName {
 				state = keyOdd
 			}

@@ -157,12 +157,12 @@ type witness struct {
 }
 
 // Decided implements limit.Reporter.
-func (w witness) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
+func (w witness) Decided(o *limit.Outcome, r *http.Request, header http.Header) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := o.Zone.Name + " " + r.Header.Get("X-N")
 	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(o.Decision().String(), "shadow_"), o.Reason(), o.Delay, o.Answer.Began)
-	w.Reporter.Decided(o, r, now, header)
+	w.Reporter.Decided(o, r, header)
 }
 
 // witnessed returns what the zones of a site decide, as enforced decisions, by zone and by

@@ -53,7 +53,7 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	for o := range v.all {
-		o.Zone.Reporter.Decided(o, r, now, header)
+		o.Zone.Reporter.Decided(o, r, header)
 	}
 	if d.Announces {
 		v.announce(header)
@@ -401,7 +401,7 @@ func (o *Outcome) overflow() Reason {
 type Reporter interface {
 	// Decided is called once for each outcome, when it is final, unless Admitted is. header is that of the
 	// response, or nil if an error ends the request.
-	Decided(o *Outcome, r *http.Request, now time.Time, header http.Header)
+	Decided(o *Outcome, r *http.Request, header http.Header)
 
 	// Admitted counts a charge that fits, of a request of which nobody wants to know more.
 	Admitted(o *Outcome, r *http.Request)

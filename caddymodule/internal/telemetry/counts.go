@@ -104,7 +104,7 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 }
 
 // Decided implements limit.Reporter.
-func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
+func (t *Counts) Decided(o *limit.Outcome, r *http.Request, header http.Header) {
 	d, why := o.Decision(), o.Reason()
 	if d == limit.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
