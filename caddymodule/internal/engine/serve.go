@@ -188,10 +188,6 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	if h.refunds || h.Announces {
 		before = w.Header().Clone()
 	}
-	hide := func() { // the rate-limit headers: what a cache keeps for everybody tells nothing of one client
-		withdraw(w.Header(), "Ratelimit", before["Ratelimit"])
-		withdraw(w.Header(), "Ratelimit-Policy", before["Ratelimit-Policy"])
-	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	observer.BeforeHeaders = func(status int, header http.Header) {
 		if h.refunds && !observer.Left() {
@@ -205,15 +201,21 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			h.app.Correct(v.Settle(observer, true))
 		}
 		if h.Announces && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
-			hide()
+			hideLimits(header, before)
 		}
 	}
 	defer h.settle(r, v, observer, shared, asked)
 	err := observer.Serve(w, r, next)
 	if err != nil && h.Announces { // an error route says who may keep the answer
-		hide()
+		hideLimits(w.Header(), before)
 	}
 	return err
+}
+
+// hideLimits withdraws our rate-limit headers: what a cache keeps for everybody tells nothing of one client.
+func hideLimits(header, before http.Header) {
+	withdraw(header, "Ratelimit", before["Ratelimit"])
+	withdraw(header, "Ratelimit-Policy", before["Ratelimit-Policy"])
 }
 
 // withdraw removes some of the values of a field, and with the last one the field.

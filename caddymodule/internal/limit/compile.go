@@ -146,11 +146,13 @@ func (z *Zone) checkTogether() error {
 	)
 }
 
-// checkKey refuses what has no meaning with the key, and finds out whether it is the address alone.
+// checkKey refuses what has no meaning with the key, and finds out whether it must be built.
 func (z *Zone) checkKey() error {
 	if len(z.Route) > 0 && !slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.Source == "route" }) {
 		return option.About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
+	only := &z.Key.parts[0]
+	z.Key.verbatim = len(z.Override) == 0 && len(z.Key.parts) == 1 && only.read != nil && only.fold == nil && !only.digest
 	z.Key.byIPv4, z.Key.limit = len(z.Override) == 0 && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
 	return option.Refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0, "unlisted has no meaning without override")
 }

@@ -18,8 +18,9 @@ import (
 // Key says what identifies a request's bucket.
 type Key struct {
 	// What each request reads lies first.
-	byIPv4 bool              // the key is the client's address, all of it over IPv4, and there are no overrides
-	limit  leakybucket.Limit // the zone's own
+	byIPv4   bool              // the key is the client's address, all of it over IPv4, and there are no overrides
+	verbatim bool              // the key has one part, neither folded nor digested, and there are no overrides
+	limit    leakybucket.Limit // the zone's own
 
 	// The values of a request that name its bucket. Default: the client's address. If
 	// clients choose all values, they can get a fresh bucket with every request: then
@@ -166,13 +167,20 @@ const (
 
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject) (found Bucket, state missing) {
-	if k.byIPv4 { // which has one spelling, so nothing need be built
-		found.Name = s.ipv4()
+	switch {
+	case k.byIPv4: // which has one spelling, so nothing need be built
+		found.Name, found.Address = s.ipv4(), true
+	case k.verbatim:
+		text := k.parts[0].read(s)
+		name := bucketkey.AppendPart(make([]byte, 0, 64), text)
+		if found.Name = text; k.Sources[0].Source != "header" || string(name) != text {
+			found.Name = string(name) // a piece of the first line or of a cookie would keep all of that in memory
+		}
 	}
 	if found.Name == "" {
 		return k.compose(s)
 	}
-	found.Limit, found.Address, found.own = k.limit, true, true
+	found.Limit, found.own = k.limit, true
 	return found, keyComplete
 }
 
