@@ -57,7 +57,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return err
 		}
 		if (z.ReadsFields() || z.MaxBody() > 0) && slices.ContainsFunc(ctx.Modules(), answered) {
-			return fmt.Errorf("zone %q reads bodies, and in handle_response the upstream has read them: move the zone before the upstream, with settle status 401 1 after", z.Name)
+			return fmt.Errorf("zone %q reads bodies, and in handle_response the upstream has read them: move it before the upstream, where settle and refund go by the response", z.Name)
 		}
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err
@@ -69,7 +69,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// answered reports whether the routes within a module are those of a response.
+// answered reports whether the routes within a module handle the response of an upstream, which has read the body.
 func answered(within caddy.Module) bool {
 	id := within.CaddyModule().ID
 	return id == "http.handlers.reverse_proxy" || id == "http.handlers.intercept"

@@ -154,7 +154,7 @@ func (c *Client) Rank() fairqueue.Rank {
 
 // Key returns what the client takes turns by, or "" if it has neither a valid pass nor
 // that of a member. Copies of a pass have one key, and so have all logins to an account.
-// It is a digest, which may be shown.
+// It is no secret, since nobody else can sign a pass of it.
 func (c *Client) Key() string {
 	if c.State < Unbound && !c.Member {
 		return ""
