@@ -233,8 +233,14 @@ func (v *visit) enter(w http.ResponseWriter, limits gate.Limits) error {
 	if err := v.receive(w); err != nil {
 		return err
 	}
-	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), limits, &v.slot)
+	client := v.record.ClientOf(v.r)
+	v.Result = v.State.Gate.Enter(client, v.Exiting.Done(), limits, &v.slot)
 	v.record.Waited += v.Waited
+	// Streams that are reset at once would cost the upstream whole requests. Over HTTP/1 they cost a connection.
+	if v.Why == gate.Admitted && v.r.ProtoMajor > 1 && client.Err() != nil {
+		v.slot.Release(false)
+		v.Why = gate.Left
+	}
 	return nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -432,6 +433,24 @@ func TestEarlyData(t *testing.T) {
 			r.TLS = &tls.ConnectionState{HandshakeComplete: done}
 			s.ServeHTTP(w, r)
 			check.That(t, w.Code == want && w.Header()["Retry-After"] == nil, "%q, after the handshake: %v: got %d with %v, want %d", directive, done, w.Code, w.Header(), want)
+		}
+	}
+}
+
+// TestStreamsThatAreResetAtOnce take no free slot: their calls would outlast them, and cost the upstream
+// whole requests.
+func TestStreamsThatAreResetAtOnce(t *testing.T) {
+	for _, directive := range []string{"in_flight php 1", "in_flight php 1 {\nwait 5s\n}", "in_flight php 1 {\nshare\n}"} {
+		s := servertest.NewFuncSite(t, directive+"\nsettle_upstream")
+		s.Serve = servertest.Says(http.StatusOK)
+		for _, major := range []int{2, 3} {
+			ctx, leave := context.WithCancel(t.Context())
+			leave()
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://example.com/", nil).WithContext(ctx)
+			r.ProtoMajor = major
+			s.ServeHTTP(w, r)
+			check.Equal(t, w.Code, response.StatusClientLeft, "%q, HTTP/%d", directive, major)
+			wantIdle(t, s)
 		}
 	}
 }

@@ -118,8 +118,12 @@ func (b tunnelBody) Read(p []byte) (int, error) {
 var conversations = []string{"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace"}
 
 func isConversation(contentType string) bool {
-	contentType = strings.ToLower(contentType)
-	return slices.ContainsFunc(conversations, func(begin string) bool { return strings.HasPrefix(contentType, begin) })
+	for _, begin := range conversations {
+		if len(contentType) >= len(begin) && strings.EqualFold(contentType[:len(begin)], begin) {
+			return true
+		}
+	}
+	return false
 }
 
 // Header implements http.ResponseWriter.

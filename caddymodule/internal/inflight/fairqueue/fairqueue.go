@@ -155,7 +155,8 @@ type Claim struct {
 
 	// Keys are what takes turns: the client's share key and, if it holds a valid pass,
 	// that pass. A member's only key is its identity. Empty strings are no keys. Keys of
-	// different kinds must differ, by a prefix for example.
+	// different kinds must differ, by a prefix for example. Without any, the order is that of
+	// arrival, and nothing counts for the members' part of the slot time.
 	Keys [2]string
 
 	// Network is where a member comes from. The zero Prefix is none.
@@ -249,7 +250,7 @@ func (q *Queue) Arrive(r *Request) (becomes Outcome, displaced *Request) {
 // judge decides about a request that has just come.
 func (q *Queue) judge(r *Request) (becomes Outcome, displaced *Request) {
 	free := q.limits.Slots - q.running
-	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
+	if free > 0 && (q.waiting == 0 || q.eligible(free) == nil) && (free > 1 || !q.capped(r)) {
 		return Served, nil
 	}
 	ahead := q.place(r) // how many go before it
@@ -292,6 +293,9 @@ func (q *Queue) owe(more micros) {
 // settle replaces the charge of a request that is done, and what counts for the others'
 // tenth, by what it has used.
 func (q *Queue) settle(r *Request, actual micros) {
+	if len(r.found) == 0 {
+		return
+	}
 	for _, k := range r.found {
 		k.used[r.Rank] += actual - r.charge
 	}
@@ -315,12 +319,13 @@ func (q *Queue) wait(r *Request) {
 
 // Next gives a free slot to the next request and returns that, or nil if no slot is
 // free or nobody is eligible for it.
-func (q *Queue) Next() *Request {
-	free := q.limits.Slots - q.running
-	if free <= 0 {
+func (q *Queue) Next() (r *Request) {
+	if q.waiting == 0 { // as mostly
 		return nil
 	}
-	r := q.eligible(free)
+	if free := q.limits.Slots - q.running; free > 0 {
+		r = q.eligible(free)
+	}
 	if r != nil {
 		q.remove(r)
 		q.serve(r)
@@ -410,6 +415,9 @@ func (q *Queue) charge(r *Request) {
 // serve gives a slot to a request.
 func (q *Queue) serve(r *Request) {
 	q.hold(r, 1)
+	if len(r.found) == 0 {
+		return
+	}
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
 	if r.Rank != Member {
 		r.tenth = micros(q.All.Mean.value())
@@ -422,9 +430,6 @@ func (r *Request) ofNetwork() bool { return r.Rank == Member && r.Network.IsVali
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
-	if q.waiting == 0 { // as mostly
-		return nil
-	}
 	if q.owed > 0 {
 		for _, row := range q.rows[Member+1:] {
 			for _, r := range row {

@@ -65,7 +65,8 @@ type Result struct {
 // ready for use. It is safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
-	keys    map[string]*fairqueue.Queue // while they have requests, and "" always
+	keyless fairqueue.Queue             // of requests without a key
+	keys    map[string]*fairqueue.Queue // while they have requests
 	all     fairqueue.Common            // of all keys. Only requests with share count in the mean.
 	clients map[netip.Prefix][]*Slot    // who waits, in the order of arrival
 	places  uint64                      // how many were ever taken
@@ -109,10 +110,6 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 	default:
 		result.Why = QueueFull
 	}
-	if result.Why == Admitted && ctx.Err() != nil {
-		s.Release(false)
-		result.Why = Left
-	}
 	return result
 }
 
@@ -128,7 +125,12 @@ func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.D
 	case <-exiting:
 		r.Why = Exiting
 	}
-	return Result{s.gate.stop(s, r.Why), time.Since(began)}
+	r = Result{s.gate.stop(s, r.Why), time.Since(began)}
+	if r.Why == Admitted && ctx.Err() != nil { // both have come
+		s.Release(false)
+		r.Why = Left
+	}
+	return r
 }
 
 // arrive lets a request come for a slot: it gets one, a place in the queue, or is refused.
@@ -285,10 +287,17 @@ func (g *Gate) SetLimits(l Limits) {
 		q.SetLimits(l)
 		g.advance(key, q)
 	}
+	q := g.queue("")
+	q.SetLimits(l)
+	g.advance("", q)
 }
 
 // queue finds or makes that of a key.
 func (g *Gate) queue(key string) *fairqueue.Queue {
+	if key == "" {
+		g.keyless.All = &g.all
+		return &g.keyless
+	}
 	q := g.keys[key]
 	if q == nil {
 		if g.keys == nil {

@@ -135,7 +135,7 @@ func wantEmpty(t *testing.T, g *Gate) {
 	t.Helper()
 	wantSums(t, g)
 	load := g.Load()
-	if load.Queued+load.Running+len(g.clients) > 0 || len(g.keys) > 1 || len(g.keys) == 1 && (g.keys[""] == nil || !g.keys[""].Idle()) {
+	if load.Queued+load.Running+len(g.clients) > 0 || len(g.keys) > 0 || !g.keyless.Idle() {
 		t.Errorf("got %+v, %d keys, %v, want none", load, len(g.keys), g.clients)
 	}
 }
@@ -188,18 +188,6 @@ func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 			pass(time.Minute)
 			wantWaits(t, []*visit{visits[0], visits[2]}, 0, 1)
 		})
-	}
-}
-
-// Its call would outlast it: streams that are reset at once would cost the upstream whole requests.
-func TestAClientThatHasLeftTakesNoFreeSlot(t *testing.T) {
-	for _, share := range []bool{false, true} {
-		g, s := new(Gate), new(Slot)
-		ctx, leave := context.WithCancel(t.Context())
-		leave()
-		check.Equal(t, g.Enter(ctx, nil, Limits{Slots: 1, Share: share}, s), Result{Why: Left})
-		check.Equal(t, g.Enter(ctx, nil, Limits{Share: share}, s), Result{Why: Busy}, "a refusal, which is one for whoever has left, too")
-		wantEmpty(t, g)
 	}
 }
 
