@@ -150,7 +150,7 @@ func (c *client) showStore(s *wire.StoreStatus) {
 	case s.Down && s.Since != nil:
 		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), command.Printable(s.Why, 200))
 	case name != "memory":
-		c.printf("The store %s is %s: %s calls/s of %s ms, %s errors/s.\n", name, state, digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
+		c.printf("The store %s is %s.\n", name, state)
 	}
 	c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
 	if s.SnapshotFailing {

@@ -403,8 +403,6 @@ const changesText = ({ pending, skipped, error }) => {
 
 const showStore = (store, changes) => {
 	const told = [`Store: ${store.name}, ${store.down ? "down" : store.failing ? "failing" : "up"}.`];
-	if (store.calls_per_second > 0) told.push(`${number(store.calls_per_second)} calls/s of ${number(1e3 * store.call_seconds)} ms.`);
-	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} errors/s.`);
 	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";
 	told.push(`Memory: ${counted(store.buckets, "bucket")}${most}, ${whole.format(store.evictions)} dropped before they were empty.`);
 	if (store.snapshot_failing) told.push(`The snapshot cannot be written, see Caddy's log: a restart would lose the charges of the last ${span(store.snapshot_age)}.`);

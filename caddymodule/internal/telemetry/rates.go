@@ -11,17 +11,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
-// DecisionCounts are the requests of a zone by decision.
-type DecisionCounts [limit.Decisions]float64
-
-// Named returns the counts by the words for decisions.
-func (c DecisionCounts) Named() map[string]float64 {
-	named := make(map[string]float64)
-	for d := limit.Admitted; d < limit.Decisions; d++ {
-		named[d.String()] = c[d]
-	}
-	return named
-}
+// A Tally is how many requests there were, or are a second, by their decisions or reasons.
+type Tally map[string]float64
 
 // eachSeries calls yield with all series of a collector. Asking it for one by name would
 // create that.
@@ -43,43 +34,22 @@ func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, labels map[st
 
 // CountsByZone reads the counters of all zones, and how many requests each has refused by
 // the words for reasons.
-func CountsByZone() (all map[string]DecisionCounts, refused map[string]map[string]float64) {
-	all, refused = make(map[string]DecisionCounts), make(map[string]map[string]float64)
+func CountsByZone() (all, refused map[string]Tally) {
+	all, refused = make(map[string]Tally), make(map[string]Tally)
 	eachSeries(Requests, func(m *dto.Metric, labels map[string]string) {
 		n, decided, zone := m.GetCounter().GetValue(), labels["decision"], labels["zone"]
-		counts := all[zone]
-		for d := range counts {
-			if limit.Decision(d).String() == decided {
-				counts[d] += n
+		if all[zone] == nil {
+			all[zone], refused[zone] = make(Tally), make(Tally)
+			for d := limit.Admitted; d < limit.Decisions; d++ {
+				all[zone][d.String()] = 0 // an in_flight has no series of what it cannot decide
 			}
 		}
-		all[zone] = counts
+		all[zone][decided] += n
 		if n > 0 && decided == limit.Refused.String() {
-			if refused[zone] == nil {
-				refused[zone] = make(map[string]float64)
-			}
 			refused[zone][labels["reason"]] += n
 		}
 	})
 	return all, refused
-}
-
-// callCounts are the calls of a shared store.
-type callCounts struct{ calls, seconds, errors float64 }
-
-// callsByStore reads the counters of all shared stores.
-func callsByStore() map[string]callCounts {
-	all := make(map[string]callCounts)
-	eachSeries(StoreSeconds, func(m *dto.Metric, labels map[string]string) {
-		h := m.GetHistogram()
-		all[labels["store"]] = callCounts{calls: float64(h.GetSampleCount()), seconds: h.GetSampleSum()}
-	})
-	eachSeries(StoreErrors, func(m *dto.Metric, labels map[string]string) {
-		counts := all[labels["store"]]
-		counts.errors = m.GetCounter().GetValue()
-		all[labels["store"]] = counts
-	})
-	return all
 }
 
 const (
@@ -96,46 +66,38 @@ type Rates struct {
 
 type rateSample struct {
 	at     time.Time
-	counts map[string]DecisionCounts
-	calls  map[string]callCounts
+	counts map[string]Tally
 }
 
 // Sample samples the counters. Call it every [SampleEvery].
 func (r *Rates) Sample(now time.Time) {
 	counts, _ := CountsByZone()
-	next := rateSample{now, counts, callsByStore()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.samples) >= samplesKept {
 		r.samples = slices.Delete(r.samples, 0, 1)
 	}
-	r.samples = append(r.samples, next)
-}
-
-// last returns the last sample but one, the zero one if there is none.
-func (r *Rates) last() (s rateSample) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n := len(r.samples); n > 0 {
-		s = r.samples[max(0, n-2)]
-	}
-	return s
+	r.samples = append(r.samples, rateSample{now, counts})
 }
 
 // PerSecond returns the rates of a zone since the last sample but one.
-func (r *Rates) PerSecond(zone string, counts DecisionCounts, now time.Time) (rate DecisionCounts) {
-	if from := r.last(); !from.at.IsZero() {
-		rate = between(from.counts[zone], counts, now.Sub(from.at))
+func (r *Rates) PerSecond(zone string, counts Tally, now time.Time) Tally {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	from := rateSample{at: now}
+	if n := len(r.samples); n > 0 {
+		from = r.samples[max(0, n-2)]
 	}
-	return rate
+	return between(from.counts[zone], counts, now.Sub(from.at))
 }
 
-func between(from, to DecisionCounts, span time.Duration) (rate DecisionCounts) {
-	if span <= 0 {
-		return rate
-	}
-	for d := range rate {
-		rate[d] = max(0, to[d]-from[d]) / span.Seconds()
+// between returns the rates between two counts, which are 0 if no time has passed.
+func between(from, to Tally, span time.Duration) Tally {
+	rate := make(Tally)
+	for decision, n := range to {
+		if rate[decision] = 0; span > 0 {
+			rate[decision] = max(0, n-from[decision]) / span.Seconds()
+		}
 	}
 	return rate
 }
@@ -157,29 +119,15 @@ func (r *Rates) Plot(zone string) (points []Rate) {
 	for i := 1; i < len(r.samples); i++ {
 		from, to := &r.samples[i-1], &r.samples[i]
 		rate := between(from.counts[zone], to.counts[zone], to.at.Sub(from.at))
-		busy = busy || rate != DecisionCounts{}
-		points = append(points, Rate{
-			At: to.at, Refused: rate[limit.Refused], Shadow: rate[limit.ShadowRefused],
-			Admitted: rate[limit.Admitted] + rate[limit.Delayed] + rate[limit.ShadowDelayed],
-		})
+		point := Rate{
+			At: to.at, Refused: rate["refused"], Shadow: rate["shadow_refused"],
+			Admitted: rate["admitted"] + rate["delayed"] + rate["shadow_delayed"],
+		}
+		busy = busy || point != Rate{At: to.at}
+		points = append(points, point)
 	}
 	if !busy {
 		return nil
 	}
 	return points
-}
-
-// CallsPerSecond returns how many calls of a shared store were made a second and how
-// many of those failed, since the last sample but one, and how long one took on average.
-func (r *Rates) CallsPerSecond(store string, now time.Time) (calls, failed, took float64) {
-	from, to := r.last(), callsByStore()[store]
-	if from.at.IsZero() || !now.After(from.at) {
-		return 0, 0, 0
-	}
-	before, seconds := from.calls[store], now.Sub(from.at).Seconds()
-	made := max(0, to.calls-before.calls)
-	if made > 0 {
-		took = max(0, to.seconds-before.seconds) / made
-	}
-	return made / seconds, max(0, to.errors-before.errors) / seconds, took
 }

@@ -91,10 +91,10 @@ type Decided struct {
 	Mode        string     `json:"mode"`                   // enforcing, shadow, or the percent that is enforced
 	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
 
-	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
-	PerSecond map[string]float64 `json:"per_second"`
+	Total     telemetry.Tally `json:"total"` // requests by decision, since the process began
+	PerSecond telemetry.Tally `json:"per_second"`
 
-	Refusals map[string]float64 `json:"refusals,omitempty"` // the refused requests of Total by reason
+	Refusals telemetry.Tally `json:"refusals,omitempty"` // the refused requests of Total by reason
 }
 
 // An InFlightStatus is an in_flight as `caddy throttle status` shows it.
@@ -118,12 +118,6 @@ type StoreStatus struct {
 	Down    bool       `json:"down"`
 	Since   *time.Time `json:"down_since,omitempty"`
 	Why     string     `json:"error,omitempty"`
-
-	// Calls of a shared store a second, how many of those failed, and how many seconds
-	// one took on average.
-	Calls  float64 `json:"calls_per_second"`
-	Failed float64 `json:"errors_per_second"`
-	Took   float64 `json:"call_seconds"`
 
 	Buckets    int    `json:"buckets"`     // in this process's memory
 	MaxBuckets int    `json:"max_buckets"` // there may be
