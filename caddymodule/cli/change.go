@@ -37,18 +37,15 @@ func (c *client) make(call string, in wire.Change) error {
 		return err
 	}
 	s.Key = cmp.Or(in.Key, s.Key) // the bucket's name may be a digest
-	change, of := described(s)
+	change, of := described(*s)
 	c.printf("%s of %s holds until %s%s.\n", change, of, s.Until.Local().Format(time.DateTime), syncText(s.Synced))
 	return nil
 }
 
 // described returns what a change is, and what it is of.
-func described(o *wire.Override) (change, of string) {
-	change, of = string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key))
-	if o.Kind == "ban" {
-		of = o.Network
-	}
-	return strings.TrimSpace(change + " " + sanitize(o.Limit)), cmp.Or(of, "all zones and bans")
+func described(o wire.Override) (change, of string) {
+	o.Key = cmp.Or(o.Network, o.Key)
+	return strings.TrimSpace(string(o.Kind) + " " + sanitize(o.Limit)), sanitize(o.Of())
 }
 
 // end ends a change.
@@ -100,7 +97,7 @@ func (c *client) showOverrides(all *[]wire.Override) {
 		if o.Kind == "ban" {
 			hits = fmt.Sprint(o.Hits)
 		}
-		change, of := described(o)
+		change, of := described(*o)
 		t.row(change, of, since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
 	}
 	_ = t.Flush()

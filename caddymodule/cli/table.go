@@ -86,11 +86,3 @@ func remaining(until time.Time) string {
 
 // since returns when something was, in local time.
 func since(at time.Time) string { return at.Local().Format("01-02 15:04:05") }
-
-// ofKey names a zone, or one key of it.
-func ofKey(zone, key string) string {
-	if key != "" {
-		zone += "/" + key
-	}
-	return sanitize(zone)
-}

@@ -501,7 +501,7 @@ const showChanges = (overrides) => {
 	rows(table, shown, (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
 		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
 		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "text"), cell("hits", "n"), cell("by", "text", foreign(c.by ?? "")), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
-		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
+		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "all zones and bans"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
 	}, (row, c) => {
 		row.cells[2].dataset.until = c.until;

@@ -624,7 +624,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 		told = append(told, c.Via+c.By+": "+c.Action+" "+c.Of+" "+c.Limit+c.Note+ends)
 	}
 	want := []string{
-		"admin API: shadow everything  for 30m0s",
+		"admin API: shadow all zones and bans  for 30m0s",
 		"admin API: limit pages/203.0.113.7 x2 for 1h0m0s",
 		"admin API: release hosts/203.0.113.7/example.com and 1 more ",
 		"admin API: unban 203.0.113.9/32 ",

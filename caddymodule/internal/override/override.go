@@ -51,7 +51,7 @@ func (n *Name) Of() string {
 	case n.Key != "":
 		return n.Zone + "/" + n.Key
 	}
-	return cmp.Or(n.Zone, "everything")
+	return cmp.Or(n.Zone, "all zones and bans")
 }
 
 // Path returns a text that no other name has. Names of zones have no slash.
@@ -331,7 +331,7 @@ type Change struct {
 	At time.Time `json:"at"`
 	Origin
 	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release
-	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
+	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or all zones and bans
 	Limit  string     `json:"limit,omitempty"` // as it was given
 	Until  *time.Time `json:"until,omitempty"`
 	Note   string     `json:"note,omitempty"`

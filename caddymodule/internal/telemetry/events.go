@@ -33,16 +33,6 @@ type Background chan func()
 // NewBackground returns one that nobody runs yet.
 func NewBackground() Background { return make(Background, mostWaiting) }
 
-// add adds a function. It returns false if too many wait already.
-func (b Background) add(f func()) (room bool) {
-	select {
-	case b <- f:
-		return true
-	default:
-		return false
-	}
-}
-
 // Run calls the functions one after the other, until ctx is done.
 func (b Background) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -116,7 +106,9 @@ func (f *overflows) watch(key string, after time.Duration) {
 }
 
 func (f *overflows) emit(name string, data map[string]any) {
-	if !f.of.Events.add(func() { f.of.Emit(name, data) }) {
+	select {
+	case f.of.Events <- func() { f.of.Emit(name, data) }:
+	default:
 		EventsDropped.Inc()
 	}
 }

@@ -29,7 +29,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		go q.Run(ctx)
-		q.add(tell)
+		q <- tell
 		synctest.Wait() // for the subscriber to have this one in its hands
 		f := overflowsOf(Options{Events: q, Wanted: func(string) bool { return true }, Emit: func(string, map[string]any) { tell() }})
 		for i := range 3000 {
@@ -48,7 +48,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		check.That(t, all == 4001 && told == 1+mostWaiting, "got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
 		stop()
 		synctest.Wait()
-		q.add(tell)
+		q <- tell
 		synctest.Wait()
 		check.Equal(t, told, 1+mostWaiting, "told after the end")
 		<-time.After(2 * time.Minute)
