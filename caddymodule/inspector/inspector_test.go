@@ -296,7 +296,7 @@ func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
 	for _, c := range journal {
 		told = append(told, c.Via+": "+c.By+" "+c.Action+" "+c.Of)
 	}
-	want := "[admin API:  shadow everything inspector: admin API unban 203.0.113.0/24 inspector: alice ban 203.0.113.0/24]"
+	want := "[admin API:  shadow all zones and bans inspector: admin API unban 203.0.113.0/24 inspector: alice ban 203.0.113.0/24]"
 	check.That(t, fmt.Sprint(told) == want, "got %v, want %s", told, want)
 	if lines := s.Logs.Lines(t, "changed at run time"); len(lines) != 3 ||
 		lines[0]["by"] != "alice" || lines[1]["by"] != "admin API" || lines[1]["via"] != "inspector" || lines[2]["by"] != "" || lines[2]["via"] != "admin API" {

@@ -64,7 +64,7 @@ all POST requests, or those to --login.` + aboutLogs,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access*.log*`,
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
+	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this new file, as JSON lines")
 	return f.reads(cmd, f.find)
 }
 
@@ -79,11 +79,7 @@ func (f *replayFlags) find(in *accesslog.Reader) (_ finding, err error) {
 	defer rp.close()
 	found, write := make(tally), func(any) error { return nil }
 	if f.requests != "" {
-		into, _ := os.Stat(f.requests)
-		if slices.ContainsFunc(in.Stats().Files, func(log string) bool { from, _ := os.Stat(log); return os.SameFile(from, into) }) {
-			return nil, command.UsageErrorf("--requests %q is one of the logs: name another file, which is overwritten", f.requests)
-		}
-		file, failed := os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		file, failed := os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // it may be one of the logs
 		if failed != nil {
 			return nil, command.UsageErrorf("--requests: %w", failed)
 		}

@@ -234,7 +234,7 @@ func TestReplayTakesOffTheQueue(t *testing.T) {
 		`"proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":9.25,"size":9,"status":200,"in_flight":{"decision":"delayed","waited":8.5}}` + "\n"
 	file := writeFile(t, "access.log", fmt.Sprintf(line+line, 1772364600, 1772364630))
 	each := filepath.Join(t.TempDir(), "requests.json")
-	check.Contains(t, wrongUse(t, "replay", "--requests", file, "--config", zoneOf(t, "limit 10 1/d"), file), "is one of the logs", "the complaint, want the log kept")
+	check.Contains(t, wrongUse(t, "replay", "--requests", file, "--config", zoneOf(t, "limit 10 1/d"), file), "file exists", "the complaint, want the log kept")
 	ran(t, "replay", "--requests", each, "--config", zoneOf(t, "limit 10 1/d\nsettle seconds"), file)
 	raw := check.Must(os.ReadFile(each))(t)
 	check.That(t, strings.Contains(string(raw), `"level":1.749`), "got %s, want three quarters of a second and the next request", raw)
