@@ -245,6 +245,10 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 			bucket(wire.Bucket{Key: "@sha256:" + strings.Repeat("0", 64), By: "override", From: "override 2", Verdict: wire.Verdict{Decision: "refused", Reason: "denied"}}),
 			"  limited by override 2", "share",
 		},
+		"a device of an account": {
+			bucket(wire.Bucket{Key: "@sha256:" + strings.Repeat("0", 64) + "/@device/2", By: "zone"}),
+			strings.Repeat("0", 64) + "/@device/2  ", "…",
+		},
 		"a share": {
 			bucket(wire.Bucket{Key: "198.51.100.123", By: "zone", Share: true, Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}}),
 			"  store down: a share", "override",

@@ -32,9 +32,11 @@ func (t table) row(cells ...any) {
 // sanitize returns text from clients as a terminal may show it.
 func sanitize(from string) string { return command.Printable(from, 100) }
 
-// shortKey is sanitize for keys in tables, where long ones are cut. why and release accept
-// them so; limit wants the whole one, from --json.
-func shortKey(key string) string { return command.Printable(key, 40) }
+// shortKey is sanitize for keys in tables, where a long last part is cut: what follows a digest tells
+// buckets apart. why and release accept them so; limit wants the whole one, from --json.
+func shortKey(key string) string {
+	return command.Printable(key, min(100, max(40, strings.LastIndexByte(key, '/')+12)))
+}
 
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped. Names of
 // buckets have no control bytes, so the \a of CORP\alice is none.
