@@ -28,11 +28,17 @@ const (
 )
 
 // IsPage reports whether a request is for a page that somebody opens in a browser.
-func IsPage(r *http.Request) bool { return formFor(r.Header.Get("Accept")) == inHTML }
+func IsPage(r *http.Request) bool { return formFor(r.Header.Get("Accept"), "") == inHTML }
 
-// formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,
-// such as curl, get HTML.
-func formFor(accept string) form { return form(firstOf(accept, formOf, int(inBrief))) }
+// formFor returns the form that a client prefers. Clients that name neither HTML nor JSON get what
+// they sent if that is JSON, as the scripts of pages do with fetch, and otherwise HTML.
+func formFor(accept, sent string) form {
+	sent, _, _ = strings.Cut(sent, ";")
+	if in := form(firstOf(accept, formOf, int(inBrief))); in != inBrief || formOf(strings.TrimSpace(sent)) != int(inJSON) {
+		return in
+	}
+	return inJSON
+}
 
 // formOf returns the form of a media type, or -1. A kind of JSON is JSON, such as
 // application/problem+json.

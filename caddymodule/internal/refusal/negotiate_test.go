@@ -57,7 +57,24 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		{"+json", false},
 		{"json", false},
 	} {
-		check.Equal(t, formFor(test.accept) == inJSON, test.json, "Accept %q: JSON", test.accept)
+		check.Equal(t, formFor(test.accept, "") == inJSON, test.json, "Accept %q: JSON", test.accept)
+	}
+}
+
+// TestWhoSendsJSONGetsIt unless it names HTML: the scripts of pages parse what they get.
+func TestWhoSendsJSONGetsIt(t *testing.T) {
+	for _, test := range []struct {
+		accept, sent string
+		want         form
+	}{
+		{"*/*", "application/json", inJSON}, // fetch
+		{"", "Application/Vnd.api+JSON; charset=utf-8", inJSON},
+		{acceptHTML, "application/json", inHTML},
+		{"*/*", "application/x-www-form-urlencoded", inBrief},
+		{"*/*", "text/html", inBrief},
+		{"*/*", "text/plain, application/json", inBrief},
+	} {
+		check.Equal(t, formFor(test.accept, test.sent), test.want, "Accept %q, Content-Type %q", test.accept, test.sent)
 	}
 }
 
@@ -91,8 +108,8 @@ func TestOnlyPagesHaveStyle(t *testing.T) {
 func TestHostileAcceptHeaders(t *testing.T) {
 	for _, unit := range []string{"a", ",", ";", " ", "application/json;q=0.1,", ";x=1", "text/plain,"} {
 		accept := strings.Repeat(unit, 1<<20/len(unit))
-		check.Equal(t, formFor(accept), formFor(accept[:mostAccept]), "%q: the form, want that of the beginning", unit)
-		check.Equal(t, formFor(accept+",application/json") == inJSON, strings.Contains(unit, "json"), "%q: JSON", unit)
-		check.Equal(t, testing.AllocsPerRun(10, func() { formFor(accept) }), 0, "%q: allocations", unit)
+		check.Equal(t, formFor(accept, ""), formFor(accept[:mostAccept], ""), "%q: the form, want that of the beginning", unit)
+		check.Equal(t, formFor(accept+",application/json", "") == inJSON, strings.Contains(unit, "json"), "%q: JSON", unit)
+		check.Equal(t, testing.AllocsPerRun(10, func() { formFor(accept, accept) }), 0, "%q: allocations", unit)
 	}
 }

@@ -118,7 +118,7 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 // announce sets the headers that all refusals have, and returns the form of the answer.
 func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
 	response.DropTargeted(header)
-	if in = formFor(r.Header.Get("Accept")); f.Status != http.StatusTooEarly && isCall(r) {
+	if in = formFor(r.Header.Get("Accept"), r.Header.Get("Content-Type")); f.Status != http.StatusTooEarly && isCall(r) {
 		in = inGRPC
 	}
 	if f.Waits {
