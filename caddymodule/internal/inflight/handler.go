@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -206,7 +205,7 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 }
 
 // answerError serves a request in an error route. It never queues: if no slot is free, the answer
-// is the status of the error.
+// is the status of the error alone, as it is on sites without error routes.
 func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred error) error {
 	defer v.release()
 	limits := v.limits
@@ -214,8 +213,8 @@ func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred
 	if err := v.enter(w, limits); err == nil && v.Why == gate.Admitted {
 		return v.serve(w, next)
 	}
-	f := refusal.Refusal{Status: response.StatusOf(erred)}
-	return f.Write(w, v.r, body.Whole(v.r))
+	w.WriteHeader(response.StatusOf(erred))
+	return nil
 }
 
 // goOn serves a request in an error route that has kept its slot.
