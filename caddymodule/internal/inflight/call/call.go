@@ -152,6 +152,12 @@ func (c *Call) WriteHeader(status int) {
 		}
 	}
 	c.by.Answers(status, header)
+	if c.Status == 0 && header["Content-Length"] == nil {
+		// If the client leaves, HTTP/2 may still read the header of a hint after this has returned, and the
+		// process ends if the handler changes it meanwhile. A header with a length is copied first.
+		header["Content-Length"] = nil
+		defer delete(header, "Content-Length")
+	}
 	c.ResponseWriter.WriteHeader(status)
 }
 

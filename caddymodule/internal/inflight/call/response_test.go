@@ -226,6 +226,43 @@ func TestTheHandlerAndTheSenderShareNoHeader(t *testing.T) {
 	check.That(t, maps.EqualFunc(got, want, slices.Equal), "got %v, want %v", got, want)
 }
 
+// An http2Writer sends hints as HTTP/2 does: from a copy of the header only if that has a length, and perhaps
+// after WriteHeader has returned, if the client has left.
+type http2Writer struct {
+	*httptest.ResponseRecorder
+	hints http.Header
+}
+
+func (w *http2Writer) WriteHeader(status int) {
+	if status >= 200 {
+		w.ResponseRecorder.WriteHeader(status)
+		return
+	}
+	w.hints = w.Header()
+	if _, set := w.hints["Content-Length"]; set {
+		w.hints = w.hints.Clone()
+		w.hints.Del("Content-Length")
+	}
+}
+
+func TestHintsAreNotChangedWhileTheyAreSent(t *testing.T) {
+	for _, length := range [][]string{nil, {"5"}} {
+		w := &http2Writer{ResponseRecorder: httptest.NewRecorder()}
+		check.OK(t, Serve(w, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+			if length != nil {
+				w.Header()["Content-Length"] = length
+			}
+			w.Header().Set("Link", "</style.css>")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("Link")
+			_, set := w.Header()["Content-Length"]
+			check.Equal(t, set, length != nil, "the handler's own length")
+			return nil
+		}), with(t, Options{})), "serving")
+		check.That(t, maps.EqualFunc(w.hints, http.Header{"Link": {"</style.css>"}}, slices.Equal), "got %v sent, want the link", w.hints)
+	}
+}
+
 func TestAHandlersMistakesAreToldAtOnce(t *testing.T) {
 	var told []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
