@@ -177,11 +177,12 @@ func (s *Subject) CarriesAny() bool {
 }
 
 // queryOf returns the query of an address, after what its path has after a semicolon, where Fastify 4 begins
-// a query.
+// a query, and after an &. Rules such as /index.php?q=$uri put that into the query, or a part of it, so it is unclear.
 func queryOf(u *url.URL) string {
-	if strings.Contains(u.Path, ";") {
+	if strings.ContainsAny(u.Path, ";&") {
 		_, parameters, _ := strings.Cut(u.EscapedPath(), ";")
-		return parameters + "&" + u.RawQuery
+		_, within, _ := strings.Cut(u.Path, "&")
+		return ";" + strings.ReplaceAll(within, "&", "&;") + "&" + parameters + "&" + u.RawQuery
 	}
 	return u.RawQuery
 }
