@@ -44,6 +44,10 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log fold wordpress plain", login("log", "admin&x1;"), "@odd"},
 		{"key field log fold wordpress plain", login("log", "%41admin"), "@odd"},
 		{"key field log fold wordpress plain", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
+		{"key field log plain", login("log", "admin\x00x"), "@odd"},              // which PHP's drivers of PostgreSQL cut
+		{"key field log plain", login("log", "admin\x00"), "admin"},
+		{"key field mail fold email plain", login("mail", "a\x00b@example.com"), "@odd"},
+		{"key basic_user plain", basic("admin\x00x:pw"), "@odd"},
 		{"key field log fold wordpress plain", login("log", "иван"), "иван"},
 		{"key field log fold wordpress plain", login("log", "Мария"), "мария"},
 		{"key field log fold wordpress", login("log", " "), ""},
