@@ -3,6 +3,7 @@ package limit
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -38,7 +39,8 @@ func foldPlain(name string) string {
 	return norm.NFKC.String(lower) // again: γῆ has a letter with an accent where ΓΗ͂ has a mark
 }
 
-// foldEmail also leaves out what validator.js does of addresses at some hosts: dots, and what follows a +.
+// foldEmail also leaves out what validator.js does of addresses at some hosts: dots, and what follows a +
+// or, at Yahoo, a -.
 func foldEmail(name string) string {
 	name = foldPlain(name)
 	local, host, is := strings.Cut(name, "@")
@@ -46,6 +48,9 @@ func foldEmail(name string) string {
 		return name
 	}
 	local, _, _ = strings.Cut(local, "+")
+	if first, _, _ := strings.Cut(host, "."); slices.Contains([]string{"yahoo", "ymail", "rocketmail"}, first) {
+		local, _, _ = strings.Cut(local, "-")
+	}
 	return strings.ReplaceAll(local, ".", "") + "@" + host
 }
 

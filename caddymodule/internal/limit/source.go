@@ -47,7 +47,7 @@ type KeySource struct {
 	// Which spellings of a name are one, for the sources `field` and `basic_user`:
 	// `wordpress` folds names as WordPress does, which takes out accents, HTML tags,
 	// entities and percent octets; `email` takes dots out of addresses, and what follows
-	// a +, as validator.js does. Default: names differ unless they are equal in lower case
+	// a + or, at Yahoo, a -, as validator.js does. Default: names differ unless they are equal in lower case
 	// (NFKC), without blanks around them.
 	Fold string `json:"fold,omitempty"`
 }
