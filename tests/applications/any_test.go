@@ -338,14 +338,18 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	const digest = `match header_regexp Authorization (?i)^[\S\t]*(basic|digest)`
+	const paths = "path */xmlrpc.php* */api_jsonrpc.php* */graphql* */batch*"
 	for _, c := range []struct {
 		name, line, zone, target, body string
 		header                         []string
 		want                           int // of twelve that reach the application
 	}{
-		{"nested, and many at once", "path */xmlrpc.php* */api_jsonrpc.php* /graphql*", "field password", "/zabbix/api_jsonrpc.php", `[
+		{"nested, and many at once", paths, "field password", "/zabbix/api_jsonrpc.php", `[
 			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "a"}, "id": 1},
 			{"jsonrpc": "2.0", "method": "user.login", "params": {"username": "Admin", "password": "b"}, "id": 2}]`, []string{"Content-Type", "application/json-rpc"}, 0},
+		{"at Parse Server", paths, "field password", "/parse//batch", `{"requests": [
+			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "a"}},
+			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "b"}}]}`, []string{"Content-Type", "application/json"}, 0},
 		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
 		{"by HTTP Digest", digest, digest + "\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
