@@ -16,9 +16,10 @@
 //
 // # The table
 //
-// The store creates it on first use, from sql/create.sql. A role that may not create tables needs
+// The store creates it on first use, from sql/create.sql, and that of the registry from
+// sql/registry_create.sql. A role that may not create tables needs
 //
-//	GRANT SELECT, INSERT, UPDATE, DELETE ON throttle_buckets TO <role>
+//	GRANT SELECT, INSERT, UPDATE, DELETE ON throttle_buckets, throttle_buckets_changes TO <role>
 //
 // A row is named by the prefix, a colon (a tilde in shadow), the zone, a slash and the key; a
 // name of more than 1,024 bytes by a digest. It takes about 200 bytes. Expired rows are deleted

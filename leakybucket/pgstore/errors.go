@@ -28,10 +28,10 @@ const (
 
 var errClosed = errors.New("asking PostgreSQL: the store is closed")
 
-// explain adds where the error comes from, and what would help. It keeps the
+// explain adds where the error comes from, and what would help with the table. It keeps the
 // cause for errors.Is and errors.As, except for pgx's ConnectError, because that
 // carries the whole configuration, password included.
-func (s *Store) explain(err error) error {
+func (s *Store) explain(err error, table string) error {
 	if err == nil || errors.Is(err, errClosed) {
 		return err
 	}
@@ -44,22 +44,22 @@ func (s *Store) explain(err error) error {
 	}
 	advice := ""
 	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) {
-		err, advice = pg, s.advice(pg.Code)
+		err, advice = pg, s.advice(pg.Code, table)
 	}
 	return fmt.Errorf("%s PostgreSQL at %s: %w%s", doing, s.address, err, advice)
 }
 
 // advice says how to mend an error, behind a colon.
-func (s *Store) advice(code string) string {
+func (s *Store) advice(code, table string) string {
 	switch code {
 	case invalidPassword, invalidAuthorization:
 		return fmt.Sprintf(": want the password of role %q, and a line in pg_hba.conf that admits it", s.user)
 	case noPrivilege:
-		return fmt.Sprintf(": want GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s, and USAGE on its schema", s.table, quoted(s.user))
+		return fmt.Sprintf(": want GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s, and USAGE on its schema", table, quoted(s.user))
 	case undefinedTable:
-		return fmt.Sprintf(": want the table %s; was it dropped just now?", s.table)
+		return fmt.Sprintf(": want the table %s; was it dropped just now?", table)
 	case undefinedColumn, datatypeMismatch, undefinedFunction:
-		return fmt.Sprintf(": want the table %s as this store creates it; name another one", s.table)
+		return fmt.Sprintf(": want the table %s as this store creates it; name another one", table)
 	case readOnly, notSupported:
 		return ": want a server that can be written to, not a standby"
 	case tooManyConnections:

@@ -77,6 +77,10 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 		// The advice helps.
 		server.Exec(t, grant)
 		mustTake(t, s, charge("new", 1))
+		_, err := openStore(t, patient(server.URL()), Options{Table: table}).Texts(t.Context(), -1)
+		check.OK(t, err)
+		_, err = s.Texts(t.Context(), -1)
+		wantError(t, err, "42501", fmt.Sprintf(`ON "%s_changes" TO "%s"`, table, name))
 	}
 }
 

@@ -48,7 +48,7 @@ func (s *Store) lookAfter(ctx context.Context) {
 func (s *Store) tries(ctx context.Context, f func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	err := s.explain(f(ctx))
+	err := s.explain(f(ctx), s.table)
 	if err != nil && s.background.Err() == nil {
 		s.report(err)
 	}

@@ -34,7 +34,7 @@ func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some 
 		return err
 	})
 	if err != nil {
-		return nil, "", s.explain(err)
+		return nil, "", s.explain(err, s.table)
 	}
 	if len(some) == want {
 		next = hex.EncodeToString(append([]byte(some[want-1].Key), 0)) // the next name there can be

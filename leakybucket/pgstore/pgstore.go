@@ -191,7 +191,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	defer cancel()
 	return s.explain(s.onTable(ctx, func() error {
 		return s.sendAlone(ctx, func(p *pipeline) { p.add(s.sql["reset"], []byte(s.name(zone, key, shadow))) }, nil)
-	}))
+	}), s.table)
 }
 
 // onTable runs a single statement on the table, and once more if the table was dropped.

@@ -80,7 +80,7 @@ func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func
 			}
 		}
 		return err
-	}))
+	}), s.registry)
 }
 
 // sendAlone is [transaction.alone] on a connection of its own.

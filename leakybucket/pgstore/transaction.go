@@ -36,7 +36,7 @@ func (s *Store) do(ctx context.Context, b *batch) error {
 		b.raced = b.raced || isCode(err, uniqueViolation)
 		b.forgetRead()
 	}
-	return s.explain(err)
+	return s.explain(err, s.table)
 }
 
 func (s *Store) attempt(ctx context.Context, b *batch) error {
