@@ -347,8 +347,12 @@ func (c *Copy) takeOver(all store.Texts, now time.Time) {
 	c.skipped = len(skips)
 }
 
-// put writes records to the store, and reports whether it has answered. talking is held.
-func (c *Copy) put(some []*record) (answered bool) {
+// errNotTaken is the error of a write that changes nothing, although nobody else has written: by the
+// store's clock, all has ended.
+var errNotTaken = errors.New("the store takes none of the changes: is its clock over an hour ahead of this host's?")
+
+// put writes records to the store, and reports whether it has taken them. talking is held.
+func (c *Copy) put(some []*record) (taken bool) {
 	texts := make([]store.Text, len(some))
 	c.mu.Lock()
 	registry := c.registry
@@ -371,6 +375,11 @@ func (c *Copy) put(some []*record) (answered bool) {
 		return true
 	}
 	c.seen = last
+	now := time.Now()
+	if last == before && slices.ContainsFunc(some, func(k *record) bool { return k.Until.After(now) }) {
+		c.failed(errNotTaken)
+		return false
+	}
 	for _, k := range some {
 		k.synced = true
 	}

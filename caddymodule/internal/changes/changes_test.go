@@ -305,6 +305,22 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestClockAhead has a store by whose clock a ban ended long ago, so that it does not take it.
+func TestClockAhead(t *testing.T) {
+	run(t, 2, func(t *testing.T, s *server, n []*node) {
+		s.restore(s.backup(), 3*time.Hour)
+		told := n[0].change(banOf(robber, time.Hour, "alice"), false)
+		check.That(t, told.Error != "", "got %+v, want it said that the others do not know", told)
+		time.Sleep(agreed)
+		want(t, n[1:], robber, "nobody")
+		state := n[0].State()
+		check.That(t, state.Pending == 1 && state.Error != "", "got %+v, want one change pending, and why", state)
+		s.restore(s.backup(), 0)
+		time.Sleep(agreed)
+		want(t, n, robber, "alice")
+	})
+}
+
 func TestOutage(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		run(t, 2, func(t *testing.T, s *server, n []*node) {
