@@ -75,7 +75,7 @@ func syncText(made wire.Synced) (where string) {
 	where = ", on this Caddy"
 	switch {
 	case t.Error != "":
-		where += ": the others are told when the store answers (" + command.Printable(t.Error, 200) + ")"
+		where += ": the others are told when the store answers (" + command.Printable(t.Error, longestError) + ")"
 	case t.Shared:
 		where = ", within two seconds on every Caddy of the store"
 	}

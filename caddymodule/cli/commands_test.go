@@ -120,6 +120,15 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 	}
 }
 
+// TestStatusShowsWhatToRun whole, and as it can be pasted.
+func TestStatusShowsWhatToRun(t *testing.T) {
+	since, sql := time.Now(), `CREATE TABLE "b" (`+strings.Repeat("c bigint, ", 60)+`); GRANT SELECT ON "b" TO "c"`
+	out := outputOf(t, "status", map[string]any{
+		"store": wire.StoreStatus{Name: "postgres", Down: true, Since: &since, Why: "want its owner to run, once: " + sql}, "changes": changes.State{Error: "want: " + sql},
+	})
+	check.Equal(t, strings.Count(out, sql+"\n"), 2, "times that status shows all of the SQL, in\n%s", out)
+}
+
 // TestStatusShowsShadow where zones are in it.
 func TestStatusShowsShadow(t *testing.T) {
 	out := outputOf(t, "status", map[string]any{"zones": []map[string]any{

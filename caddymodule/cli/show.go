@@ -38,6 +38,9 @@ func (c *client) showStatus(s *wire.Status) {
 	}
 }
 
+// longestError leaves room for the SQL that PostgreSQL's owner must run, at the end of an error.
+const longestError = 1000
+
 // showChanges says how this Caddy and the store agree on changes at run time.
 func (c *client) showChanges(of *wire.Status) {
 	s := of.Changes
@@ -45,7 +48,7 @@ func (c *client) showChanges(of *wire.Status) {
 		return
 	}
 	if s.Error != "" {
-		c.printf("Other Caddys are not told of changes now: %s\n", command.Printable(s.Error, 200))
+		c.printf("Other Caddys are not told of changes now: %s\n", command.Printable(s.Error, longestError))
 	}
 	if s.Pending > 0 {
 		c.printf("The store has not been told of %s yet.\n", english.Plural(s.Pending, "change", ""))
@@ -148,7 +151,7 @@ func (c *client) showStore(s *wire.StoreStatus) {
 	}
 	switch {
 	case s.Down && s.Since != nil:
-		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), command.Printable(s.Why, 200))
+		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), command.Printable(s.Why, longestError))
 	case name != "memory":
 		c.printf("The store %s is %s.\n", name, state)
 	}
