@@ -374,7 +374,9 @@ func (c *Copy) put(some []*record) (taken bool) {
 		c.pollAgain()
 		return true
 	}
-	c.seen = last
+	if c.seen = last; len(some) > 1 {
+		c.seen = unread // it may have taken a part of them
+	}
 	now := time.Now()
 	if last == before && slices.ContainsFunc(some, func(k *record) bool { return k.Until.After(now) }) {
 		c.failed(errNotTaken)

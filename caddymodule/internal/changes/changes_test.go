@@ -313,6 +313,9 @@ func TestClockAhead(t *testing.T) {
 		check.That(t, told.Error != "", "got %+v, want it said that the others do not know", told)
 		time.Sleep(agreed)
 		want(t, n[1:], robber, "nobody")
+		n[0].change(banOf(other, 24*time.Hour, "alice"), false) // which is told together with the first one
+		time.Sleep(agreed)
+		want(t, n[1:], other, "alice")
 		state := n[0].State()
 		check.That(t, state.Pending == 1 && state.Error != "", "got %+v, want one change pending, and why", state)
 		s.restore(s.backup(), 0)
