@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
@@ -28,10 +27,13 @@ func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some 
 		from = at
 	}
 	want := max(1, min(of.Scan, listedRows))
-	err = s.onTable(ctx, func() (err error) {
-		rows, _ := s.pool.Query(ctx, s.sql["list"], pgx.QueryExecModeExec, from, to, s.now(), want) // rows has the error, too
-		some, err = pgx.CollectRows(rows, entryOf)
-		return err
+	err = s.onTable(ctx, func() error {
+		some = nil
+		return s.sendAlone(ctx, func(p *pipeline) { p.add(s.sql["list"], from, to, s.now(), int64(want)) }, func(values [][]byte) error {
+			_, state := decodeRow(values)
+			some = append(some, store.Entry{Key: string(values[0]), State: state, Now: leakybucket.Instant(word(values[7]))})
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, "", s.explain(err, s.table)
@@ -54,13 +56,4 @@ func after(prefix string) []byte {
 	}
 	end[len(end)-1]++
 	return end
-}
-
-// entryOf reads a row of list.sql.
-func entryOf(row pgx.CollectableRow) (e store.Entry, err error) {
-	var name []byte
-	var step int16
-	err = row.Scan(&name, &e.State.Level, &e.State.At, &e.State.BlockedUntil, &step, &e.State.Leak, &e.Now)
-	e.Key, e.State.Step = string(name), uint8(step)
-	return e, err
 }

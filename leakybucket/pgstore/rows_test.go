@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -20,15 +21,17 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 	table := unique("poisoned")
 	s := openStore(t, patient(server.URL()), Options{Table: table})
 	for i, values := range []string{
-		"'NaN', 1, 0, 0, 0", "'Infinity', 1, 0, 0, 0", "-5, 1, 0, 0, 0", "1e300, 1, 0, 0, 0",
-		"900, 9223372036854775807, 0, 0, 0", "900, -9223372036854775808, 0, 0, 0",
-		"0, 1, 9223372036854775807, 0, 0", "0, 1, 1, -1, 0", "0, 1, 1, 32767, 0",
+		"'NaN', 1, 0, 0", "'Infinity', 1, 0, 0", "-5, 1, 0, 0", "1e300, 1, 0, 0",
+		"900, 9223372036854775807, 0, 0", "900, -9223372036854775808, 0, 0",
+		"0, 1, 9223372036854775807, 0", "0, 1, 1, -1", "0, 1, 1, 32767",
 	} {
 		c := charge(fmt.Sprint("k", i), 500)
 		c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 		mustTake(t, s, c) // which makes the table
-		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s, 1)", table, i, values))
 		c.Key = fmt.Sprint("p", i)
+		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/%s', 'UTF8'), %s, %d, 1)", table, c.Key, values, math.MaxInt64))
+		some, _, err := s.List(t.Context(), store.Filter{Zone: c.Zone, Prefix: c.Key, Scan: 9}, "")
+		check.That(t, err == nil && len(some) == 1 && some[0].State == leakybucket.State{}, "list of a bucket of %s: got %+v, %v, want it empty", values, some, err)
 		d := mustTake(t, s, c)
 		check.That(t, d.Poured && d.Level >= 0, "take from a bucket of %s: got %+v, want it poured", values, d)
 	}

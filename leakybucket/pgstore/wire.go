@@ -117,7 +117,7 @@ func word(value []byte) uint64 {
 	return binary.BigEndian.Uint64(value)
 }
 
-// decodeRow reads a row of lock.sql, whose numbers have eight bytes. A row that no store can
+// decodeRow reads a row of lock.sql or list.sql, whose numbers have eight bytes. A row that no store can
 // have written counts as an empty bucket. So whoever can write to the table cannot lock a
 // client out for ever, with a NaN or a level that no limit can drain.
 func decodeRow(values [][]byte) (tid pgtype.TID, s leakybucket.State) {
