@@ -102,6 +102,9 @@ func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
 		checkFaulty(t, s, fmt.Sprint("text", i))
 	}
 	checkFaulty(t, s, "list")
+	server.Do("set", "p:zone/text", "inf 1 1")
+	some, _, err := s.List(t.Context(), store.Filter{Zone: "zone", Scan: 1000}, "")
+	check.That(t, err == nil && len(some) == 0, "list: got %+v, %v, want it empty", some, err)
 	check.Equal(t, server.Do("lrange", "p:zone/list", "0", "-1"), "x", "list under a bucket's key, want it as it was")
 	check.Equal(t, levelOf(t, s, charge("sound", frozen, 1)), 0, "bucket beside those: level, want nothing poured")
 	check.OK(t, s.Reset(context.Background(), "zone", "list", false))

@@ -59,7 +59,7 @@ func parseState(text string) (state leakybucket.State, ok bool) {
 	var numbers [5]float64
 	for i, word := range words {
 		var err error
-		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil || !(numbers[i] >= 0) {
+		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil || !(0 <= numbers[i] && numbers[i] < 1e300) { // as bucket.lua does
 			return state, false
 		}
 	}
