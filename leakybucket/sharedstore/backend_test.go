@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -107,7 +108,55 @@ type closing struct {
 
 func (c *closing) Close() { c.closed.Add(1) }
 
+// silent answers takes, and nothing else that it is asked within an hour.
+type silent struct {
+	*memstore.Store
+	store.Registry
+}
+
+func (s silent) Reset(context.Context, string, string, bool) error {
+	time.Sleep(time.Hour)
+	return nil
+}
+
+func (s silent) List(context.Context, store.Filter, string) ([]store.Entry, string, error) {
+	time.Sleep(time.Hour)
+	return nil, "", nil
+}
+
+func (s silent) Texts(context.Context, int64) (all store.Texts, err error) {
+	time.Sleep(time.Hour)
+	return all, nil
+}
+
+func (s silent) PutTexts(context.Context, []store.Text) (before, last int64, err error) {
+	time.Sleep(time.Hour)
+	return 0, 0, nil
+}
+
 func TestInterruptible(t *testing.T) {
+	t.Run("optional calls", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := begin(t, Interruptible(silent{Store: memstore.New(memstore.Options{})}), Options{Timeout: time.Second})
+			n.backend.Attach(n.witness)
+			n.wantAdmitted(1, hourly(9, 1), 1)
+			registry, _ := n.backend.Registry()
+			for name, call := range map[string]func(context.Context) error{
+				"Reset":    func(ctx context.Context) error { return n.Reset(ctx, "z", "k", false) },
+				"List":     func(ctx context.Context) error { _, _, err := n.List(ctx, store.Filter{}, ""); return err },
+				"Texts":    func(ctx context.Context) error { _, err := registry.Texts(ctx, 0); return err },
+				"PutTexts": func(ctx context.Context) error { _, _, err := registry.PutTexts(ctx, nil); return err },
+			} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				began := time.Now()
+				err := call(ctx)
+				took := time.Since(began)
+				check.That(t, err != nil && took == time.Second, "%s: got %v after %v, want an error after a second", name, err, took)
+				cancel()
+			}
+			time.Sleep(time.Hour)
+		})
+	})
 	synctest.Test(t, func(t *testing.T) {
 		s := &stubborn{Store: memstore.New(memstore.Options{})}
 		n := begin(t, Interruptible(s), Options{Zone: policies(Deny)})

@@ -8,11 +8,12 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
-// Interruptible returns a store whose Take and Settle end when their contexts do, even if those
-// of the given store go on: they have copies of their arguments. Its Reset and List are the
-// given store's own.
+// Interruptible returns a store whose calls end when their contexts do, even if those of the given
+// store go on: they have copies of their arguments. What the given store may do besides, a
+// [Backend] still finds.
 func Interruptible(store leakybucket.Store) leakybucket.Store { return &interruptible{Store: store} }
 
 type interruptible struct {
@@ -68,10 +69,58 @@ func recovered(f func() error) (err error) {
 }
 
 // capability returns the store as an optional interface, if it has that.
-func capability[T any](store leakybucket.Store) (T, bool) {
-	if i, is := store.(*interruptible); is {
-		store = i.Store
+func capability[T any](store leakybucket.Store) (able T, can bool) {
+	i, is := store.(*interruptible)
+	if !is {
+		able, can = store.(T)
+		return able, can
 	}
-	able, can := store.(T)
+	able, can = i.Store.(T)
+	if ends, has := any(capable{i}).(T); can && has {
+		able = ends
+	}
 	return able, can
+}
+
+// capable has the optional methods of its store, which must have those that are called.
+type capable struct{ *interruptible }
+
+func (c capable) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	return c.run(ctx, func() error { return c.Store.(store.Resetter).Reset(ctx, zone, key, shadow) })
+}
+
+// A page is what List returns.
+type page struct {
+	some []store.Entry
+	next string
+}
+
+func (c capable) List(ctx context.Context, of store.Filter, cursor string) ([]store.Entry, string, error) {
+	p, err := within(ctx, c, func() (p page, err error) {
+		p.some, p.next, err = c.Store.(store.Lister).List(ctx, of, cursor)
+		return p, err
+	})
+	return p.some, p.next, err
+}
+
+func (c capable) Texts(ctx context.Context, seen int64) (store.Texts, error) {
+	return within(ctx, c, func() (store.Texts, error) { return c.Store.(store.Registry).Texts(ctx, seen) })
+}
+
+func (c capable) PutTexts(ctx context.Context, texts []store.Text) (before, last int64, err error) {
+	texts = slices.Clone(texts)
+	marks, err := within(ctx, c, func() (m [2]int64, err error) {
+		m[0], m[1], err = c.Store.(store.Registry).PutTexts(ctx, texts)
+		return m, err
+	})
+	return marks[0], marks[1], err
+}
+
+// within returns what f does, unless ctx ends first: f may go on then.
+func within[T any](ctx context.Context, c capable, f func() (T, error)) (result T, err error) {
+	var later T
+	if err = c.run(ctx, func() (err error) { later, err = f(); return err }); err == nil {
+		result = later
+	}
+	return result, err
 }
