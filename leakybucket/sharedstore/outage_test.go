@@ -2,6 +2,7 @@ package sharedstore
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -86,12 +87,16 @@ func TestShare(t *testing.T) {
 		{6, 12, 12, 0, 1},
 		{6, 12, 100, 0, 0}, // it never fits
 		{6, 12, 0.5, 0, 4},
+		{6, 12, math.NaN(), 0, 0},
 	} {
 		name := fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes)
 		o := Options{Nodes: test.nodes, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: test.maxCost} }}
 		onNode(t, name, o, func(t *testing.T, n *node) {
 			n.remote.down.Store(true)
 			n.wantAdmitted(20, hourly(test.capacity, test.cost), test.want)
+			l := check.Must(leakybucket.NewLimiter(n, leakybucket.Limit{Capacity: test.capacity, Leak: 1}, leakybucket.LimiterOptions{}))(t)
+			r, _ := l.Take(t.Context(), "k", test.cost)
+			check.That(t, r.Remaining >= 0 && r.Limit().Validate() == nil, "got %+v, want numbers that make sense", r)
 		})
 	}
 }

@@ -170,14 +170,16 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 }
 
 // share makes a charge one to this node's share of the bucket, which leaks its part of the limit. It
-// holds its part, and at least the largest constant cost and this one, unless that is above the shared
-// capacity.
+// holds its part, and at least the largest constant cost, and this one if it fits the shared capacity.
 func (s *Store) share(c *leakybucket.Charge) {
 	if s.nodes == 1 {
 		return
 	}
 	whole, undelayed := c.Limit.Capacity, c.Undelayed
-	c.Limit.Capacity = max(whole/s.nodes, min(max(s.zone(c.Zone).MaxCost, c.Cost), whole))
+	c.Limit.Capacity = max(whole/s.nodes, min(s.zone(c.Zone).MaxCost, whole))
+	if c.Cost <= whole { // neither what never fits nor a NaN
+		c.Limit.Capacity = max(c.Limit.Capacity, c.Cost)
+	}
 	c.Limit.Leak /= s.nodes
 	c.Debt /= s.nodes
 	c.Undelayed /= s.nodes
