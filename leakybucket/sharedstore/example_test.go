@@ -85,6 +85,30 @@ func ExampleBackend() {
 	}
 }
 
+// A page for an operator says why the store is down, and since when.
+func ExampleOutage() {
+	remote := &server{Store: memstore.New(memstore.Options{})}
+	backend := sharedstore.NewBackend("redis", remote, memstore.New(memstore.Options{}))
+	defer backend.Close()
+	limiter, err := leakybucket.NewLimiter(backend.With(sharedstore.Options{}), leakybucket.Limit{Capacity: 10, Leak: 1}, leakybucket.LimiterOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	backend.Await(context.Background())
+	fmt.Println(backend.Outage() == nil)
+	remote.down = true
+	for range 3 {
+		limiter.Allow("203.0.113.7")
+	}
+	if o := backend.Outage(); o != nil {
+		fmt.Println(o.Why, time.Since(o.Since) < time.Hour)
+	}
+	// Output:
+	// true
+	// connection refused true
+}
+
 // Alerts ring a bell when an outage begins, and leave the rest to the log.
 type alerts struct{ sharedstore.Observer }
 
