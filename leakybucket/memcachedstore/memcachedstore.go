@@ -26,8 +26,6 @@ package memcachedstore
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"hash/crc32"
 	"net"
@@ -41,6 +39,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
@@ -199,8 +198,7 @@ func (s *Store) name(c *leakybucket.Charge) string {
 	name := c.Zone + "/" + c.Key
 	endsWord := func(r rune) bool { return r <= ' ' || r == 0x7f } // in Memcached's protocol
 	if len(s.prefix)+len(sign)+len(name) > longestName || strings.ContainsFunc(name, endsWord) {
-		sum := sha256.Sum256([]byte(name))
-		name = "@sha256=" + hex.EncodeToString(sum[:])
+		return string(key.AppendDigest([]byte(s.prefix+sign), name))
 	}
 	return s.prefix + sign + name
 }

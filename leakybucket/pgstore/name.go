@@ -1,10 +1,8 @@
 package pgstore
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // longestName is the length of the longest name in bytes; longer ones are
@@ -21,8 +19,7 @@ func (s *Store) name(zone, key string, shadow bool) string {
 	}
 	name := s.prefix + sign + zone + "/" + key
 	if len(name) > longestName {
-		sum := sha256.Sum256([]byte(name))
-		name = s.prefix + sign + "@sha256=" + hex.EncodeToString(sum[:])
+		return string(bucketkey.AppendDigest([]byte(s.prefix+sign), name))
 	}
 	return name
 }
