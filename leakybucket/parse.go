@@ -40,8 +40,8 @@ func parsePeriod(text string) (seconds float64, ok bool) {
 	return seconds, ok
 }
 
-// ParseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
-func ParseCapacity(text string) (float64, error) {
+// parseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
+func parseCapacity(text string) (float64, error) {
 	capacity, plain := parseDecimal(text)
 	if plain && capacity == 0 {
 		return 0, fmt.Errorf("invalid capacity %q: nothing would fit: want a number above 0, such as 10", text)
@@ -58,7 +58,7 @@ func ParseLimit(text string) (Limit, error) {
 	if len(words) != 2 {
 		return Limit{}, fmt.Errorf("invalid limit %q: want <capacity> <leak>, such as 10 1/s", text)
 	}
-	capacity, err := ParseCapacity(words[0])
+	capacity, err := parseCapacity(words[0])
 	if err != nil {
 		if _, swapped := ParseRate(words[0]); swapped == nil && digits(words[1][:1]) {
 			err = fmt.Errorf("invalid limit %q: the capacity comes first: did you mean %s %s?", text, words[1], words[0])

@@ -100,7 +100,7 @@ func TestZeroIsNoRateAndNoCapacity(t *testing.T) {
 		check.Error(t, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`, "%s", text)
 	}
 	for _, text := range []string{"0", "0.0"} {
-		_, err := ParseCapacity(text)
+		_, err := parseCapacity(text)
 		check.Error(t, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`, "%s", text)
 	}
 }
@@ -112,7 +112,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 	for text, want := range map[string]float64{
 		"10": 10, "2.5": 2.5, "0.000000001": 1e-9, "1000000000000": 1e12, "010": 10,
 	} {
-		got, err := ParseCapacity(text)
+		got, err := parseCapacity(text)
 		check.Equal(t, got, want, "%q", text)
 		check.Error(t, err, "", "%s", text)
 	}
@@ -120,7 +120,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "1,000", "60;", "NaN", "Inf", "0.0000000009", "1000000000001",
 		strings.Repeat("9", 400),
 	} {
-		got, err := ParseCapacity(text)
+		got, err := parseCapacity(text)
 		check.Equal(t, got, 0, "%q, want 0 with the error", text)
 		check.Error(t, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`, "%s", text)
 	}
