@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/door"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 const (
 	defaultTimeout = 50 * time.Millisecond
 
-	// longestKey is how long a key may be, in bytes, whatever the store. A longer one is an
-	// attack: it must not pass by the policy for a store that fails.
-	longestKey = 1 << 14
+	// longestKey is how long a key may be, in bytes, before a digest replaces it. It bounds how much
+	// one client can make a store keep.
+	longestKey = 256
 
 	longestZone = 100
 )
@@ -120,8 +121,8 @@ func (l *Limiter) Allow(key string) bool {
 //
 // If the store fails, the result is as LimiterOptions.FailClosed says, and the error says why.
 // So callers may ignore the error. If ctx ends first, nothing fits, and the error is that of
-// ctx. A key of more than 16 KiB fits never and is an error. With a store in memory there are
-// no other errors.
+// ctx. With a store in memory there are no errors. Of a key of more than 256 bytes, the store
+// keeps the SHA-256.
 func (l *Limiter) Take(ctx context.Context, key string, cost float64) (r Result, err error) {
 	err = l.take(ctx, &r, key, cost, l.limit.Load()) // Take is inlined, so that nobody copies the result
 	return r, err
@@ -138,7 +139,8 @@ func (l *Limiter) TakeLimit(ctx context.Context, key string, cost float64, limit
 }
 
 func (l *Limiter) take(ctx context.Context, r *Result, key string, cost float64, limit *Limit) error {
-	if l.zone != nil && len(key) <= longestKey {
+	key = bounded(key)
+	if l.zone != nil {
 		level, at, fits := l.zone.Take(key, limit.Capacity, limit.Leak, cost)
 		r.limit, r.cost, r.at = *limit, cost, Instant(at)
 		r.explain(level, fits)
@@ -151,6 +153,14 @@ func (l *Limiter) take(ctx context.Context, r *Result, key string, cost float64,
 		*r = resultOf(&c, &d)
 	}
 	return err
+}
+
+// bounded returns the key under which a store keeps the bucket of a key.
+func bounded(key string) string {
+	if len(key) > longestKey {
+		key = string(bucketkey.AppendDigest(nil, key))
+	}
+	return key
 }
 
 // resultOf returns the result of a charge by itself that a store has decided.
@@ -172,9 +182,6 @@ func (r *Result) explain(level float64, fits bool) {
 
 // ask has the store decide a charge. With an error, the decision is what the options say.
 func (l *Limiter) ask(ctx context.Context, c *Charge) (Decision, error) {
-	if len(c.Key) > longestKey {
-		return Decision{}, fmt.Errorf("a key of %d bytes is too long: want at most %d", len(c.Key), longestKey)
-	}
 	inner, cancel := context.WithTimeout(ctx, l.o.Timeout)
 	defer cancel()
 	charges, decisions := []Charge{*c}, make([]Decision, 1)
@@ -207,7 +214,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	if err != nil {
 		return err
 	}
-	c.Zone, c.Key = l.o.Zone, key
+	c.Zone, c.Key = l.o.Zone, bounded(key)
 	d, err := l.ask(ctx, &c)
 	if err != nil && !d.Fits {
 		return err
@@ -280,7 +287,7 @@ func (l *Limiter) Settle(ctx context.Context, key string, was Result, actual flo
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
 	defer cancel()
 	s := was.settlement(actual)
-	s.Charge.Zone, s.Charge.Key = l.o.Zone, key
+	s.Charge.Zone, s.Charge.Key = l.o.Zone, bounded(key)
 	return l.store.Settle(ctx, []Settlement{s})
 }
 
@@ -307,5 +314,5 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.o.Timeout)
 	defer cancel()
-	return store.Reset(ctx, l.o.Zone, key, false)
+	return store.Reset(ctx, l.o.Zone, bounded(key), false)
 }

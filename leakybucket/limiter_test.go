@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	bucketstore "github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
@@ -284,9 +285,28 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	}
 	must(l.Take(t.Context(), "k", 10))
 	check.That(t, l.Reset(t.Context(), "k") == nil && must(l.Take(t.Context(), "k", 10)).Fits, "after a reset: got no room")
-	got, err := l.Take(t.Context(), strings.Repeat("x", 1<<14+1), 1)
-	check.That(t, !got.Fits && err != nil, "too long a key: got %+v, %v, want it refused", got, err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	check.Is(t, l.Wait(ended, "k", 1), context.Canceled, "waiting with a context that has ended")
+}
+
+// TestALongKey: a client that writes its own key cannot make the store keep all of it.
+func TestALongKey(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	for _, l := range []*leakybucket.Limiter{
+		newLimiter(t, store, 10, 1e-6, leakybucket.LimiterOptions{Zone: "z"}),
+		newLimiter(t, anyStore{store}, 10, 1e-6, leakybucket.LimiterOptions{Zone: "any"}),
+	} {
+		for _, length := range []int{256, 257, 1 << 17} {
+			key := strings.Repeat("x", length)
+			r := must(l.Take(t.Context(), key, 1))
+			check.OK(t, l.Settle(t.Context(), key, r, 4))
+			check.OK(t, l.Wait(t.Context(), key, 5))
+			r = must(l.Take(t.Context(), key, 9))
+			check.That(t, math.Round(r.Level) == 9 && must(l.Take(t.Context(), key+"y", 1)).Level == 1, "%d bytes: got %+v, want 9 in a bucket of its own", length, r)
+		}
+	}
+	for b, err := range bucketstore.ListAll(t.Context(), store, bucketstore.Filter{Zone: "z", Scan: 100}) {
+		check.That(t, err == nil && len(b.Key) <= 256, "got a key of %d bytes, %v", len(b.Key), err)
+	}
 }
