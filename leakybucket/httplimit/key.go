@@ -28,13 +28,13 @@ func Behind(proxies ...netip.Prefix) func(*http.Request) string {
 	}
 	return func(r *http.Request) string {
 		client := peer(r)
-		hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-		for _, hop := range slices.Backward(hops) {
-			next := parseHop(strings.TrimSpace(hop))
-			if !trusted(client) || !next.IsValid() {
+		for hops := strings.Join(r.Header.Values("X-Forwarded-For"), ","); hops != "" && trusted(client); {
+			last := strings.LastIndexByte(hops, ',')
+			next := parseHop(strings.TrimSpace(hops[last+1:]))
+			if !next.IsValid() {
 				break
 			}
-			client = next
+			client, hops = next, hops[:max(0, last)]
 		}
 		return nameOf(client)
 	}
