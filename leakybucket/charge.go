@@ -21,7 +21,8 @@ type Charge struct {
 	Undelayed float64
 
 	// Block says for how long an overflow blocks the bucket. If nil, an overflow
-	// begins no block, and the charge ignores blocks begun by other charges.
+	// begins no block, and the charge ignores blocks begun by other charges. It must not be
+	// changed afterwards: a store may still read it once its caller has left.
 	Block *Ladder
 
 	// Probe charges ask and pour nothing. Like others, they may begin a block.

@@ -42,8 +42,9 @@ type LimiterOptions struct {
 	// that has one, as in package sharedstore, and otherwise 50 ms.
 	Timeout time.Duration
 
-	// FailClosed refuses every cost while the store fails. Otherwise every cost fits then.
-	// Package sharedstore has a third way: a share of the limit for each process.
+	// FailClosed refuses every cost while the store fails. Otherwise every cost fits then. A store
+	// of package sharedstore does not fail: its policies decide then, by default a share of the
+	// limit for each process.
 	FailClosed bool
 }
 
