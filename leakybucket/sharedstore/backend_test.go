@@ -3,7 +3,9 @@ package sharedstore
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,6 +69,20 @@ func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
 		synctest.Wait()
 		got = n.witness.heard()
 		check.That(t, got[len(got)-1] == "looking a: disk full", "got %q, want the error that no call waited for", got)
+	})
+}
+
+// TestDetach: a program that reads its config again makes the same log twice.
+func TestDetach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, written := begin(t, newRemote(), Options{}), new(strings.Builder)
+		log := slog.New(slog.NewTextHandler(written, nil))
+		n.backend.Attach(Log(log))
+		n.backend.Attach(Log(log))
+		n.backend.Detach(Log(log))
+		n.backend.Report(errors.New("disk full"))
+		synctest.Wait()
+		check.That(t, strings.Contains(written.String(), "disk full"), "got %q, want the log that is still attached told", written)
 	})
 }
 

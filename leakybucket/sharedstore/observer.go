@@ -12,7 +12,8 @@ import (
 // goroutine of the [Backend] calls it, one call at a time and with no lock held,
 // and no request waits for it, but for what counts: Errors and Unsettled are called by
 // requests, and must not block. News is dropped if no observer is attached, or if
-// a slow one lets too much of it pile up.
+// a slow one lets too much of it pile up. An Observer must be comparable,
+// such as a pointer.
 type Observer interface {
 	// Down says that an outage begins: calls failed, the last with err.
 	// Zones go by their policies until Up.
@@ -83,7 +84,9 @@ func (t *notifier) attach(o Observer) {
 func (t *notifier) detach(o Observer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.observers = slices.DeleteFunc(t.observers, func(other Observer) bool { return other == o })
+	if i := slices.Index(t.observers, o); i >= 0 { // the same one may have been attached twice
+		t.observers = slices.Delete(t.observers, i, i+1)
+	}
 }
 
 // notify passes one piece of news on.
