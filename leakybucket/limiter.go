@@ -159,7 +159,7 @@ func (l *Limiter) take(ctx context.Context, r *Result, key string, cost float64,
 // bounded returns the key under which a store keeps the bucket of a key.
 func bounded(key string) string {
 	if len(key) > longestKey {
-		key = string(bucketkey.AppendDigest(nil, key))
+		key = string(bucketkey.DigestOf(key).Append(nil))
 	}
 	return key
 }

@@ -61,7 +61,7 @@ func ByHeader(name string, otherwise func(*http.Request) string) func(*http.Requ
 		if value == "" {
 			return otherwise(r)
 		}
-		return string(key.AppendDigest([]byte(name+"/"), value))
+		return string(key.DigestOf(value).Append([]byte(name + "/")))
 	}
 }
 

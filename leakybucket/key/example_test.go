@@ -18,7 +18,7 @@ func ExampleAppendPart() {
 
 // A login name is kept as its digest, from which it cannot be read.
 func ExampleDigest() {
-	name := key.AppendDigest([]byte("login/"), "alice")
+	name := key.DigestOf("alice").Append([]byte("login/"))
 	digest, is := key.ParseDigest(string(name[len("login/"):]))
 	fmt.Println(is, digest == key.DigestOf("alice"))
 	// Output: true true

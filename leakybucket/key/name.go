@@ -17,7 +17,7 @@ const longestPart = 256
 // AppendPart appends value to a bucket's name as one part of it, and returns the
 // longer name. Bytes that have a meaning in names (/ and %), control bytes,
 // bytes that are not valid UTF-8 and a leading @ are percent-encoded. A part that
-// would be longer than 256 bytes becomes its digest, as [AppendDigest] writes it.
+// would be longer than 256 bytes becomes its digest, as [Digest.Append] writes it.
 //
 // Two values never share a part. No value can be written as one of our own parts,
 // which begin with @.
@@ -46,7 +46,7 @@ func AppendPart(name []byte, value string) []byte {
 		i++
 	}
 	if len(name)-start > longestPart {
-		return AppendDigest(name[:start], value)
+		return DigestOf(value).Append(name[:start])
 	}
 	return name
 }
@@ -60,13 +60,8 @@ func DigestOf(text string) Digest { return sha256.Sum256([]byte(text)) }
 // digestPrefix begins a part that is a digest.
 const digestPrefix = "@sha256:"
 
-// AppendDigest appends a part from which the value cannot be read: @sha256: and
-// the SHA-256 of the whole value, in hexadecimal.
-func AppendDigest(name []byte, value string) []byte {
-	return DigestOf(value).Append(name)
-}
-
-// Append appends the digest to a bucket's name, as [AppendDigest] does.
+// Append appends the digest to a bucket's name, as a part from which the value cannot be read:
+// @sha256: and the SHA-256 of the whole value, in hexadecimal.
 func (d Digest) Append(name []byte) []byte {
 	return hex.AppendEncode(append(name, digestPrefix...), d[:])
 }

@@ -198,7 +198,7 @@ func (s *Store) name(c *leakybucket.Charge) string {
 	name := c.Zone + "/" + c.Key
 	endsWord := func(r rune) bool { return r <= ' ' || r == 0x7f } // in Memcached's protocol
 	if len(s.prefix)+len(sign)+len(name) > longestName || strings.ContainsFunc(name, endsWord) {
-		return string(key.AppendDigest([]byte(s.prefix+sign), name))
+		return string(key.DigestOf(name).Append([]byte(s.prefix + sign)))
 	}
 	return s.prefix + sign + name
 }

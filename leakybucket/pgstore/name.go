@@ -19,7 +19,7 @@ func (s *Store) name(zone, key string, shadow bool) string {
 	}
 	name := s.prefix + sign + zone + "/" + key
 	if len(name) > longestName {
-		return string(bucketkey.AppendDigest([]byte(s.prefix+sign), name))
+		return string(bucketkey.DigestOf(name).Append([]byte(s.prefix + sign)))
 	}
 	return name
 }

@@ -215,7 +215,7 @@ func TestAFormFieldNamesTheBucket(t *testing.T) {
 	const form = "application/x-www-form-urlencoded"
 	multi, multiType := bodyCostForm(1, "log", " Admin ")
 	long := "log=admin&pad=" + strings.Repeat("x", 64<<10)
-	admin := string(bucketkey.AppendDigest(nil, "admin"))
+	admin := string(bucketkey.DigestOf("admin").Append(nil))
 	const unclear = "@unclear"
 	for _, test := range []struct{ about, contentType, body, want string }{
 		{"a field", form, "log=admin&pwd=x", admin},

@@ -218,7 +218,7 @@ func TestRequestsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 			}
 			post(s, strings.NewReader("log=a"), 5, "Content-Type", formType)
 			s.WantLevel("settled", 7)
-			s.Client = string(bucketkey.AppendDigest(nil, "a"))
+			s.Client = string(bucketkey.DigestOf("a").Append(nil))
 			s.WantLevel("settled", 1)
 		})
 	}

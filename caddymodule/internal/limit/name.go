@@ -131,7 +131,7 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 	}
 	name := bucketkey.AppendPart(nil, value)
 	if p.digest {
-		name = bucketkey.AppendDigest(nil, value)
+		name = bucketkey.DigestOf(value).Append(nil)
 	}
 	return string(name), perkey.Part{Digest: bucketkey.DigestOf(value)}, true
 }
