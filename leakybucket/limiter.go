@@ -186,14 +186,25 @@ func (l *Limiter) ask(ctx context.Context, c *Charge) (Decision, error) {
 	inner, cancel := context.WithTimeout(ctx, l.o.Timeout)
 	defer cancel()
 	charges, decisions := []Charge{*c}, make([]Decision, 1)
-	if err := l.store.Take(inner, charges, decisions); err != nil {
-		if ctx.Err() != nil {
-			return Decision{Undecided: true}, ctx.Err() // the caller has left, and the store may be well
+	err, d := l.store.Take(inner, charges, decisions), &decisions[0]
+	if err != nil || d.Undecided || d.Local {
+		if left := ended(ctx); left != nil {
+			return Decision{Undecided: true}, left // and the store may be well
 		}
+	}
+	if err != nil {
 		return Decision{Fits: !l.o.FailClosed, Undecided: true}, err
 	}
 	*c = charges[0] // a store that stands in for a shared one may have changed the limit
-	return decisions[0], nil
+	return *d, nil
+}
+
+// ended returns why ctx has ended, or nil. It may know a deadline a moment before ctx does.
+func ended(ctx context.Context) error {
+	if deadline, has := ctx.Deadline(); has && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // Wait blocks until cost fits the bucket of key. It reserves its turn by pouring at once, and the

@@ -104,6 +104,20 @@ func TestLimiterOfAStoreThatHangs(t *testing.T) {
 	}
 }
 
+// TestLimiterOfACallerWhoLeaves: a client that chooses its deadline must not choose who decides.
+func TestLimiterOfACallerWhoLeaves(t *testing.T) {
+	for policy := Local; policy <= Deny; policy++ {
+		onNode(t, policy.String(), Options{Zone: policies(policy)}, func(t *testing.T, n *node) {
+			l := check.Must(leakybucket.NewLimiter(n, hourly(9, 1).Limit, leakybucket.LimiterOptions{}))(t)
+			n.remote.hung.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), DefaultTimeout/5)
+			defer cancel()
+			r, err := l.Take(ctx, "someone", 1)
+			check.That(t, !r.Fits && errors.Is(err, context.DeadlineExceeded), "got %+v, %v, want the error of the context", r, err)
+		})
+	}
+}
+
 // TestLimiterOfAFarStore: a Limiter without a timeout gives the store as long as the store's options do.
 func TestLimiterOfAFarStore(t *testing.T) {
 	withNode(t, Options{Timeout: 4 * DefaultTimeout, Nodes: 3}, func(t *testing.T, n *node) {
