@@ -36,14 +36,14 @@ const concepts = "body changes cookie expiring form inflight/call inflight/fairq
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.
 var rooms = []room{
-	{"leakybucket/internal/door", ""},
-	{"leakybucket", "leakybucket/internal/door"},
-	{"leakybucket/store leakybucket/key leakybucket/internal/coalesce", "leakybucket"},
+	{"leakybucket/internal/door leakybucket/key", ""},
+	{"leakybucket", "leakybucket/internal/door leakybucket/key"},
+	{"leakybucket/store leakybucket/internal/coalesce", "leakybucket"},
 	{"leakybucket/storetest/servertest leakybucket/storetest/testseed leakybucket/storetest/check", ""},
 	{"leakybucket/memstore leakybucket/storetest", "leakybucket leakybucket/internal/door leakybucket/key leakybucket/store leakybucket/storetest/check"},
 	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
-	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
+	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/key leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},
 	{"limit", "leakybucket/sharedstore"},
