@@ -23,7 +23,8 @@ func answerZones(e *engine.Engine) any {
 		result.Store.Failing = result.Store.Failing || shared.Error != "" // it is asked every second
 	}
 	decided := func(name, mode string) wire.Decided {
-		d := wire.Decided{Mode: mode, Total: counts[name], Refusals: refusals[name], PerSecond: e.Control.Rates.PerSecond(name, counts[name], now)}
+		total := counts[name].OfAll()
+		d := wire.Decided{Mode: mode, Total: total, Refusals: refusals[name], PerSecond: e.Control.Rates.PerSecond(name, total, now)}
 		for _, o := range result.Overrides {
 			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == name) && (d.ShadowUntil == nil || o.Until.After(*d.ShadowUntil)) {
 				d.ShadowUntil = &o.Until

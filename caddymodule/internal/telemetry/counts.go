@@ -79,9 +79,8 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	if len(compiled.Refund) > 0 {
 		t.facts.responses = new([statuses]atomic.Uint64)
 	}
-	t.decided = countersOf(compiled.Name)
+	t.decided = countersOf(compiled)
 	t.admitted = t.decided[limit.Admitted][limit.None]
-	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	t.refusals[limit.Refused] = &RefusalLog{Logger: t.Logger, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
 	t.refusals[limit.ShadowRefused] = &RefusalLog{Logger: t.Logger, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests"}
@@ -109,7 +108,11 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, header http.Header) 
 	if d == limit.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
 	}
-	t.decided[d][why].Inc()
+	if c := t.decided[d][why]; c != nil {
+		c.Inc()
+	} else {
+		Requests.WithLabelValues(t.zone.Name, d.String(), why.String(), "").Inc()
+	}
 	if why == limit.None {
 		if weight := t.figures.Recent.Weight(sketch.Admitted, t.facts.asked.Add(1)); weight > 0 {
 			t.sample(o, r, weight)

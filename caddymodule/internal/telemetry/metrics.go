@@ -32,8 +32,12 @@ func NewHistograms(name, help string, buckets []float64, labels ...string) *prom
 func DeleteOthers(running map[string]bool) {
 	for _, c := range Collectors {
 		var old []prometheus.Labels
-		eachSeries(c, func(_ *dto.Metric, labels map[string]string) {
-			if name := labels["zone"]; name != "" && !running[name] {
+		eachSeries(c, func(m *dto.Metric) {
+			if name := labelOf(m, "zone"); name != "" && !running[name] {
+				labels := make(prometheus.Labels)
+				for _, label := range m.GetLabel() {
+					labels[label.GetName()] = label.GetValue()
+				}
 				old = append(old, labels)
 			}
 		})
@@ -76,20 +80,24 @@ var (
 		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
 )
 
-// counters are the counters of one zone, looked up before requests come: a zone that nobody has any
-// more gets no series again.
+// counters are the counters of one zone, nil for what countersOf does not make.
 type counters [limit.Decisions][limit.Reasons]prometheus.Counter
 
-func countersOf(zone string) (c counters) {
-	for d := limit.Admitted; d < limit.Decisions; d++ {
-		first, last := limit.None, limit.None
-		if d == limit.Refused || d == limit.ShadowRefused {
-			first, last = limit.Capacity, limit.Reasons-1
-		}
-		for why := first; why <= last; why++ {
-			c[d][why] = Requests.WithLabelValues(zone, d.String(), why.String(), "")
+// countersOf makes the series of what the zone usually decides, so that their rates have a first value.
+// The others, made by their first count, would be most of the metrics of a host with many sites.
+func countersOf(z *limit.Zone) (c counters) {
+	makes := func(possible bool, why limit.Reason, decisions ...limit.Decision) {
+		for i := 0; possible && i < len(decisions); i++ {
+			c[decisions[i]][why] = Requests.WithLabelValues(z.Name, decisions[i].String(), why.String(), "")
 		}
 	}
+	makes(true, limit.None, limit.Admitted)
+	makes(z.Delay != nil, limit.None, limit.Delayed, limit.ShadowDelayed)
+	makes(z.Delay != nil, limit.QueueFull, limit.Refused, limit.ShadowRefused)
+	makes(true, limit.Capacity, limit.Refused, limit.ShadowRefused)
+	makes(z.Block != nil, limit.Blocked, limit.Refused, limit.ShadowRefused)
+	makes(z.Key.Missing == limit.Refuse, limit.MissingKey, limit.Refused, limit.ShadowRefused)
+	makes(z.Key.Unlisted == limit.Refuse, limit.UnlistedKey, limit.Refused, limit.ShadowRefused)
 	return c
 }
 

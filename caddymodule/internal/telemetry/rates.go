@@ -14,39 +14,56 @@ import (
 // A Tally is how many requests there were, or are a second, by their decisions or reasons.
 type Tally map[string]float64
 
+// OfAll returns the tally with all decisions, also those of which there were none.
+func (t Tally) OfAll() Tally {
+	all := make(Tally)
+	for d := limit.Admitted; d < limit.Decisions; d++ {
+		all[d.String()] = t[d.String()]
+	}
+	return all
+}
+
 // eachSeries calls yield with all series of a collector. Asking it for one by name would
 // create that.
-func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, labels map[string]string)) {
+func eachSeries(of prometheus.Collector, yield func(m *dto.Metric)) {
 	series := make(chan prometheus.Metric, 16)
 	go func() {
 		defer close(series)
 		of.Collect(series)
 	}()
 	for metric := range series {
-		m, labels := new(dto.Metric), make(map[string]string)
+		m := new(dto.Metric)
 		_ = metric.Write(m) // which fails for invalid metrics only
-		for _, label := range m.GetLabel() {
-			labels[label.GetName()] = label.GetValue()
-		}
-		yield(m, labels)
+		yield(m)
 	}
 }
 
-// CountsByZone reads the counters of all zones, and how many requests each has refused by
-// the words for reasons.
+// labelOf returns a label of a series.
+func labelOf(m *dto.Metric, name string) string {
+	for _, label := range m.GetLabel() {
+		if label.GetName() == name {
+			return label.GetValue()
+		}
+	}
+	return ""
+}
+
+// CountsByZone reads the counters of all zones that have counted, and how many requests each has
+// refused by the words for reasons.
 func CountsByZone() (all, refused map[string]Tally) {
 	all, refused = make(map[string]Tally), make(map[string]Tally)
-	eachSeries(Requests, func(m *dto.Metric, labels map[string]string) {
-		n, decided, zone := m.GetCounter().GetValue(), labels["decision"], labels["zone"]
+	eachSeries(Requests, func(m *dto.Metric) {
+		n := m.GetCounter().GetValue()
+		if n == 0 {
+			return // as most are on a host with many sites
+		}
+		decided, zone := labelOf(m, "decision"), labelOf(m, "zone")
 		if all[zone] == nil {
 			all[zone], refused[zone] = make(Tally), make(Tally)
-			for d := limit.Admitted; d < limit.Decisions; d++ {
-				all[zone][d.String()] = 0 // an in_flight has no series of what it cannot decide
-			}
 		}
 		all[zone][decided] += n
-		if n > 0 && decided == limit.Refused.String() {
-			refused[zone][labels["reason"]] += n
+		if decided == limit.Refused.String() {
+			refused[zone][labelOf(m, "reason")] += n
 		}
 	})
 	return all, refused
