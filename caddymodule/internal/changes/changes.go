@@ -297,6 +297,9 @@ func (c *Copy) poll() (answered bool) {
 	maps.DeleteFunc(c.records, func(_ override.Name, k *record) bool { return k.forgettable(now) }) // nobody needs to know it any more
 	registry, seen := c.registry, c.seen
 	c.tried = now
+	if !c.disk.saved {
+		c.save() // the disk may have room by now
+	}
 	c.mu.Unlock()
 	if registry == nil {
 		return false

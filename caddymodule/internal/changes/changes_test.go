@@ -620,6 +620,28 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestFullDisk makes a change while the file cannot be written. It is written as soon as it can be.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "folder")
+		logger, lines := logged()
+		c, stop := New(), make(chan struct{})
+		c.Use(nil, filepath.Join(dir, "changes.json"), logger, nil)
+		defer c.Close()
+		go c.Run(stop)
+		defer close(stop)
+		check.OK(t, os.RemoveAll(dir)) // which refuses writes to root, too
+		synced, _, err := c.Change(banOf(robber, time.Hour, "alice"), "", false)
+		check.That(t, err == nil && !synced.Kept, "got kept %v, error %v, want a ban that is not kept", synced.Kept, err)
+		time.Sleep(time.Minute)
+		check.OK(t, os.MkdirAll(dir, 0o700))
+		time.Sleep(agreed)
+		kept, _ := os.ReadFile(filepath.Join(dir, "changes.json"))
+		check.Contains(t, string(kept), robber, "the file once there is room")
+		check.Equal(t, len(lines()), 2, "lines of the log")
+	})
+}
+
 // TestForeign puts into the store what no node has made. It is skipped and named once, and keeps
 // nobody from changing anything.
 func TestForeign(t *testing.T) {

@@ -213,7 +213,7 @@ func decodeFile(raw []byte) (all []*record, journal []override.Change, skips []e
 type disk struct {
 	path  string
 	file  *snapshot.File // nil if there is none
-	saved bool           // the file has all changes
+	saved bool           // the file has all changes; see Copy.poll
 }
 
 // open takes the file, and returns what it has. A file that cannot be used is set aside.
@@ -221,7 +221,8 @@ func (d *disk) open(path string, logger *zap.Logger) (all []*record, journal []o
 	logger = logger.With(zap.String("file", path))
 	var err error
 	d.path = path
-	if d.file, err = snapshot.Open(path); err != nil {
+	d.file, err = snapshot.Open(path)
+	if d.saved = err == nil; !d.saved {
 		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.Error(err))
 	}
 	var skips []error
@@ -243,7 +244,11 @@ func (d *disk) write(all records, journal []override.Change, logger *zap.Logger)
 	}
 	sorted := slices.SortedFunc(maps.Values(all), func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
 	err := d.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content[*record]{format, sorted, journal}) })
-	if d.saved = err == nil; !d.saved {
-		logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them", zap.String("file", d.path), zap.Error(err))
+	switch logger = logger.With(zap.String("file", d.path)); {
+	case err != nil && d.saved:
+		logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them; this is tried again every second", zap.Error(err))
+	case err == nil && !d.saved:
+		logger.Info("the copy of the changes at run time is written again")
 	}
+	d.saved = err == nil
 }
