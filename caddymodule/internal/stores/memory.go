@@ -40,6 +40,8 @@ type Memory struct {
 	stop  chan struct{}
 	timer *time.Timer // until the next save
 
+	writing sync.Mutex // held while the file is used, which may take as long as the disk hangs; locked before mu
+
 	mu       sync.Mutex
 	last     *MemoryUse     // the newest that has started; nil at first
 	reported uint64         // evictions
@@ -100,6 +102,8 @@ func (m *Memory) shed() {
 func (m *Memory) Destruct() error {
 	close(m.stop)
 	m.Save()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.file.Close()
@@ -114,16 +118,24 @@ const unsaved = math.MaxUint64
 // one reads its file: later ones find buckets that are newer than any file.
 func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.SetMaxBuckets(maxBuckets)
 	last := m.last
-	m.last = config
+	same := last != nil && last.Snapshot == config.Snapshot && m.file != nil
+	if same {
+		m.last = config
+	}
+	m.mu.Unlock()
 	if last == nil || last.Snapshot == "" || last.Every != config.Every { // else reloads would put the next save off
 		m.timer.Reset(config.Every)
 	}
-	if last != nil && last.Snapshot == config.Snapshot && m.file != nil {
+	if same {
 		return
 	}
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = config
 	m.file.Close()
 	m.file, m.fresh, m.saved, m.failing = nil, time.Now(), unsaved, false
 	if config.Snapshot == "" {
@@ -155,31 +167,37 @@ func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 
 // Save writes the file if a bucket has changed since it was written.
 func (m *Memory) Save() {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	config, file, saved := m.last, m.file, m.saved
+	m.mu.Unlock()
+	if config == nil || config.Snapshot == "" {
+		return
+	}
+	m.timer.Reset(config.Every)
+	changes, err := m.Changes(), error(nil)
+	if file != nil && changes != saved {
+		err = file.Write(m.WriteSnapshot)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.last == nil || m.last.Snapshot == "" {
-		return
-	}
-	m.timer.Reset(m.last.Every)
-	if m.file == nil {
+	logger := config.Logger.With(zap.String("file", config.Snapshot))
+	switch {
+	case file == nil:
 		m.failures++
-		return
-	}
-	logger, changes := m.last.Logger.With(zap.String("file", m.last.Snapshot)), m.Changes()
-	if changes != m.saved {
-		if err := m.file.Write(m.WriteSnapshot); err != nil {
-			if !m.failing {
-				logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval", zap.Error(err))
-			}
-			m.failing = true
-			m.failures++
-			return
+	case err != nil:
+		if !m.failing {
+			logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval", zap.Error(err))
 		}
+		m.failing = true
+		m.failures++
+	default:
+		if m.failing {
+			logger.Info("the snapshot is written again")
+		}
+		m.saved, m.fresh, m.failing = changes, time.Now(), false
 	}
-	if m.failing {
-		logger.Info("the snapshot is written again")
-	}
-	m.saved, m.fresh, m.failing = changes, time.Now(), false
 }
 
 // SnapshotState is how a snapshot of the memory fares.
