@@ -147,6 +147,9 @@ func CheckLogInCookie(option, pattern string) error {
 	return Refuse(option, !cookie.ValidPattern(pattern), "invalid cookie %q in %s: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a login sets", pattern, option)
 }
 
+// mostListed is how many known words an error lists: a host with many sites has thousands of zones.
+const mostListed = 40
+
 // Unknown reports an unknown word, with the nearest known one.
 func Unknown(kind, word, where string, known []string) error {
 	if meant := Nearest(word, known); meant != "" {
@@ -154,6 +157,9 @@ func Unknown(kind, word, where string, known []string) error {
 	}
 	if len(known) == 1 {
 		return fmt.Errorf("unknown %s %q%s: want %s", kind, word, where, known[0])
+	}
+	if more := len(known) - mostListed; more > 0 {
+		known = append(slices.Clone(known[:mostListed]), fmt.Sprintf("and %d more", more))
 	}
 	return fmt.Errorf("unknown %s %q%s: want one of %s", kind, word, where, strings.Join(known, ", "))
 }
