@@ -165,10 +165,10 @@ func (in *input) decode(into any) error {
 	}
 	d := json.NewDecoder(http.MaxBytesReader(in.w, in.r.Body, mostRead))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	if err := d.Decode(&into); err != nil {
 		return badRequest("parsing the body: %w", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
+	if _, err := d.Token(); err != io.EOF || into == nil { // null would mean all defaults, such as shadow everywhere
 		return badRequest("parsing the body: want one JSON object, and nothing behind it")
 	}
 	return nil

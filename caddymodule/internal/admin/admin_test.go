@@ -526,6 +526,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/ban", `{"network": "64:ff9b::1.2.3.0/120", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "zone": "pages"}`, 400},
 		{"POST", "/throttle/unban", `{"network": "203.0.113.0/24", "zone": "pages"}`, 400},
+		{"POST", "/throttle/shadow", `null`, 400}, // which would be all zones, for 30 days
 		{"POST", "/throttle/shadow", `{"network": "203.0.113.0/24"}`, 400},
 		{"POST", "/throttle/shadow", `{"zone": "pages", "key": "203.0.113.7"}`, 400},
 		{"POST", "/throttle/unshadow", `{"network": "203.0.113.0/24"}`, 400},
