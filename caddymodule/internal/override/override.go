@@ -140,7 +140,7 @@ func (h *Held) parseNetwork() (err error) {
 	switch {
 	case err != nil || h.Network.Masked().String() != h.Key || addr != bucketkey.Unmap(addr):
 		return fmt.Errorf("invalid network %q: want one such as 203.0.113.0/24", h.Key)
-	case addr.Is4() && h.Network.Bits() < shortestV4, addr.Is6() && h.Network.Bits() < shortestV6:
+	case h.Network.Bits() < shortestV4, addr.Is6() && h.Network.Bits() < shortestV6:
 		return fmt.Errorf("the network %s is too large: want /%d or longer, for IPv6 /%d", h.Key, shortestV4, shortestV6)
 	}
 	return nil
@@ -157,8 +157,7 @@ func (h *Held) parseLimit() (err error) {
 	case h.Limit == "deny":
 		h.rule = perkey.Denied
 	case isFactor:
-		var plain bool
-		if h.factor, plain = leakybucket.ParseCost(factor); !plain || !(h.factor >= 0.001 && h.factor <= 1000) {
+		if h.factor, _ = leakybucket.ParseCost(factor); h.factor < 0.001 || h.factor > 1000 { // 0 if it is no number
 			return fmt.Errorf("invalid factor %q: want x0.001 to x1000, such as x0.5", h.Limit)
 		}
 	default:
@@ -228,7 +227,7 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Held {
 
 // BannedAll returns the ban that holds for all of a network, or nil.
 func (s *Set) BannedAll(of netip.Prefix, now time.Time) *Held {
-	if s == nil || len(s.lengths) == 0 || !of.IsValid() {
+	if s == nil {
 		return nil
 	}
 	addr := bucketkey.Unmap(of.Addr())
@@ -313,8 +312,7 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 			next.lengths = append(next.lengths, h.Network.Bits())
 		}
 	}
-	slices.Sort(next.lengths)
-	slices.Reverse(next.lengths)
+	slices.SortFunc(next.lengths, func(a, b int) int { return b - a })
 	next.lengths = slices.Compact(next.lengths)
 	t.set.Store(next)
 }

@@ -26,6 +26,7 @@ func held(t *testing.T, e Entry) *Held {
 }
 
 func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
+	hundred, huge := leakybucket.Limit{Capacity: 100, Leak: 10}, leakybucket.Limit{Capacity: 1e12, Leak: 1e12}
 	for text, want := range map[string]leakybucket.Limit{
 		"x0.5":   {Capacity: 50, Leak: 5},
 		"x2":     {Capacity: 200, Leak: 20},
@@ -33,9 +34,15 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 		"x0.001": {Capacity: 2, Leak: 0.01}, // the dearest request still fits
 		"x1.000": {Capacity: 100, Leak: 10},
 	} {
-		rule, got := held(t, entry(OfLimit, "z", "", text)).apply(perkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2)
+		rule, got := held(t, entry(OfLimit, "z", "", text)).apply(perkey.Limited, hundred, 2)
 		check.That(t, rule == perkey.Limited && got == want, "%q: got %v, want %v", text, got, want)
 	}
+	plan := entry(OfLimit, "z", "", "gold")
+	plan.Plan = hundred
+	_, got := held(t, plan).apply(perkey.Limited, huge, 2)
+	check.Equal(t, got, hundred, "the limit of a plan")
+	_, got = held(t, entry(OfLimit, "z", "", "x1000")).apply(perkey.Limited, huge, 2)
+	check.Equal(t, got, huge, "after a factor that makes no limit of it")
 }
 
 // TestALimitOfAZoneLeavesWhomTheConfigNames: a factor of no limit is none, and a zone that is
@@ -53,6 +60,7 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{perkey.Unlimited, "10 1/s", "", perkey.Limited, ten},
 		{perkey.Unlimited, "1 1/s", "k", perkey.Limited, leakybucket.Limit{Capacity: 2, Leak: 1}}, // the dearest request fits
 		{perkey.Unlimited, "deny", "", perkey.Denied, leakybucket.Limit{}},
+		{perkey.Limited, "1 1/s", "", perkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}}, // it did not fit before
 		{perkey.Denied, "x2", "", perkey.Denied, leakybucket.Limit{}},
 		{perkey.Denied, "10 1/s", "", perkey.Denied, leakybucket.Limit{}},
 		{perkey.Denied, "10 1/s", "k", perkey.Limited, ten},
@@ -76,16 +84,24 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 		check.That(t, (rule == perkey.Denied) == holds, "limit after %v: got rule %v, want deny: %v", after, rule, holds)
 	}
 	got := table.List(night.Add(time.Hour))
-	check.That(t, len(got) == 0 && table.Load() == nil, "after an hour: got %+v, want nothing left, and a nil set", got)
+	set = table.Load()
+	check.That(t, len(got) == 0 && set == nil && set.Banned(client, night) == nil && !set.AllShadow(night) && set.Limit("z", "k", night) == nil, "after an hour: got %+v, want nothing left, and a nil set", got)
+	table.Apply(night, entry(OfShadow, "z", "", ""))
+	set, got = table.Load(), table.List(night)
+	check.That(t, len(got) == 1 && set.Shadow("z", night) && !set.Shadow("other", night) && !set.AllShadow(night), "got %+v, want one zone in shadow", got)
 }
 
 func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 	var table Table
-	for _, network := range []string{"203.0.0.0/16", "203.0.113.0/24", "2001:db8::/32"} {
+	for _, network := range []string{"203.0.0.0/16", "203.0.113.0/24", "2001:db8::/32", "203.0.64.0/18", "203.0.113.8/29"} {
 		table.Apply(night, entry(OfBan, "", network, ""))
 	}
 	for addr, want := range map[string]string{
 		"203.0.113.7":          "203.0.113.0/24",
+		"203.0.113.9":          "203.0.113.8/29",
+		"203.0.113.0/24":       "203.0.113.0/24",
+		"203.0.113.0/23":       "203.0.64.0/18", // not all of it by the longer one
+		"203.0.0.0/15":         "",
 		"203.0.1.1":            "203.0.0.0/16",
 		"::ffff:203.0.113.7":   "203.0.113.0/24",
 		"64:ff9b::203.0.113.7": "203.0.113.0/24",
@@ -93,8 +109,12 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 		"2001:db8:1::1%eth0":   "2001:db8::/32",
 		"2001:db9::":           "",
 	} {
-		got := ""
-		if ban := table.Load().Banned(netip.MustParseAddr(addr), night); ban != nil {
+		network, err := netip.ParsePrefix(addr)
+		got, ban := "", table.Load().BannedAll(network, night)
+		if err != nil {
+			ban = table.Load().Banned(netip.MustParseAddr(addr), night)
+		}
+		if ban != nil {
 			got = ban.Note
 		}
 		check.Equal(t, got, want, "%s: the ban", addr)
@@ -103,27 +123,36 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 	end.Ended = true
 	table.Apply(night, end)
 	got := table.Load().Banned(netip.MustParseAddr("203.0.113.7"), night)
-	check.That(t, got != nil && got.Note == "203.0.0.0/16", "without the longer one: got %+v, want the shorter one", got)
+	check.That(t, got != nil && got.Note == "203.0.64.0/18", "without the longer one: got %+v, want the shorter one", got)
 }
 
 func TestWhatNobodyCanMeanIsRefused(t *testing.T) {
-	wrong := []Entry{entry(OfShadow, "z", "k", ""), entry(OfLimit, "", "", "deny"), entry("other", "", "", ""), entry(OfShadow, "a/b", "", "")}
-	for _, network := range []string{"10.0.0.0/7", "2001::/15", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "::ffff:0:10.0.0.0/104", "203.0.113.7/24", "203.0.113.7", ""} {
+	wrong := []Entry{entry(OfShadow, "z", "k", ""), entry(OfLimit, "", "", "deny"), entry("other", "z", "", "deny"), entry(OfShadow, "a/b", "", ""), {Name: Name{OfBan, "", "203.0.113.7/24"}, Ended: true}}
+	for _, network := range []string{"10.0.0.0/7", "2000::/15", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "::ffff:0:10.0.0.0/104", "203.0.113.7/24", "203.0.113.7", "", "invalid Prefix"} {
 		wrong = append(wrong, entry(OfBan, "", network, ""))
 	}
-	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
+	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "x1001", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
 		wrong = append(wrong, entry(OfLimit, "z", "", text))
 	}
 	long := strings.Repeat("x", longestNote+1)
 	for _, span := range []Span{
-		{Since: night, Until: night.Add(-1)},
+		{Since: night, Until: night.Add(time.Second - 1)},
 		{Since: night, Until: night.Add(Longest + 1)},
-		{Since: night, Until: night.Add(1), By: long},
-		{Since: night, Until: night.Add(1), Note: long},
+		{Since: night, Until: night.Add(time.Hour), By: long},
+		{Since: night, Until: night.Add(time.Hour), Note: long},
 	} {
 		wrong = append(wrong, Entry{Name: Name{Kind: OfShadow}, Span: span})
 	}
 	for _, e := range wrong {
 		check.That(t, e.Check() != nil, "%+v: got no error, want one", e)
+	}
+	for _, e := range []Entry{
+		{Name: Name{Kind: OfShadow}, Span: Span{Since: night, Until: night.Add(time.Second), By: long[1:], Note: long[1:]}},
+		{Name: Name{Kind: OfShadow}, Span: Span{Since: night, Until: night.Add(Longest)}},
+		{Name: Name{OfLimit, "z", "k"}, Ended: true},
+		entry(OfBan, "", "10.0.0.0/8", ""),
+		entry(OfBan, "", "2000::/16", ""),
+	} {
+		check.NoError(t, e.Check(), "%+v", e)
 	}
 }
