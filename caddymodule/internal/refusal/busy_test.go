@@ -45,8 +45,11 @@ func TestOnlyPagesOfABusySiteReload(t *testing.T) {
 		if w.Code != 503 || header.Get("Retry-After") != "7" || header.Get("Cache-Control") != "no-store, private" || header.Get("CDN-Cache-Control") != "no-store" {
 			t.Errorf("%s: got %d and %v", test.name, w.Code, header)
 		}
+		later := write(t, busy(false), test.method, "Accept", test.accept)
+		check.That(t, w.Body.Len() > 0 && later.Body.Len() > 0, "%s: got no text", test.name)
 		check.Slices(t, header["Vary"], []string{"Accept-Encoding", "Cookie"}, "%s: Vary", test.name)
 		page, reload := IsPage(request(test.accept)), header.Get("Refresh") == "7"
+		check.Equal(t, header["Content-Security-Policy"] != nil, test.page, "%s: a policy", test.name)
 		check.That(t, page == test.page && reload == test.reload, "%s: got a page %v and a reload %v, want %v and %v", test.name, page, reload, test.page, test.reload)
 	}
 }

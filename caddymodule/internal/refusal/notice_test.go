@@ -163,10 +163,11 @@ func TestARefusalThatWaitingCannotFixHasNoCountdown(t *testing.T) {
 	page := check.Must(Style{Title: "The Library", Text: "Quiet, please."}.Compile())(t)
 	for _, p := range []*Page{nil, page} {
 		body := refuse(t, &Refusal{Status: 403, Page: p}, visit("GET", "de")).Body.String()
-		for _, not := range []string{"<script", "refresh", "timer", "progress"} {
+		for _, not := range []string{"<script", "refresh", "timer", "progress", `"></p>`} {
 			check.That(t, !strings.Contains(strings.Split(body, "<main>")[1], not), "got %q in %s", not, body)
 		}
 		check.Contains(t, body, "Warten oder Neuladen hilft nicht.")
+		check.Equal(t, strings.Contains(body, ">Quiet, please.</p>"), p != nil, "the text of the page")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -44,10 +45,13 @@ func refuse(t testing.TB, f *Refusal, r *http.Request) *httptest.ResponseRecorde
 }
 
 func TestARefusalIsAPageForPeople(t *testing.T) {
-	w := refuse(t, &Refusal{Status: 429, Waits: true, RetryAfter: 10 * time.Minute, TimeToFit: time.Minute}, request(""))
-	got := w.Header()
-	check.That(t, w.Code == 429 && got.Get("Retry-After") == "600" && got.Get("Content-Type") == "text/html; charset=utf-8", "got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
-	check.Contains(t, w.Body.String(), "<p>Please wait 60 seconds.</p>", "want it to say the time to fit")
+	for code, said := range map[supportcode.Code]string{0: "", 1: `<p id="code">Support code: <code>0000-0001</code></p>`} {
+		f := Refusal{Status: 429, Waits: true, RetryAfter: 10 * time.Minute, TimeToFit: time.Minute, Code: code}
+		w := refuse(t, &f, request(""))
+		got := w.Header()
+		check.That(t, w.Code == 429 && got.Get("Retry-After") == "600" && got.Get("Content-Type") == "text/html; charset=utf-8", "got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
+		check.Contains(t, w.Body.String(), "<p>Please wait 60 seconds.</p>\n"+said, "want it to say the time to fit, and the code")
+	}
 }
 
 // TestEveryAnswerSaysItsLength, whoever has counted it, and whatever a handler around has said of
@@ -241,9 +245,10 @@ func TestGRPC(t *testing.T) {
 			r := request("text/html")
 			r.Header.Set("Content-Type", test.contentType)
 			w := httptest.NewRecorder()
-			check.OK(t, test.f.Write(w, r, true))
 			h := w.Header()
-			if w.Code != http.StatusOK || w.Body.Len() > 0 || h.Get("Content-Type") != test.contentType || h.Get("Grpc-Status") != "8" {
+			h.Set("Content-Length", "5") // of what a handler around expected
+			check.OK(t, test.f.Write(w, r, true))
+			if w.Code != http.StatusOK || w.Body.Len() > 0 || h.Get("Content-Length") != "0" || h.Get("Content-Type") != test.contentType || h.Get("Grpc-Status") != "8" {
 				t.Errorf("got %d, %v and %d bytes, want 200, the call's type and RESOURCE_EXHAUSTED alone", w.Code, h, w.Body.Len())
 			}
 			got, err := url.PathUnescape(h.Get("Grpc-Message"))
