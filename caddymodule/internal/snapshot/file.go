@@ -71,9 +71,7 @@ func (f *File) Write(write func(io.Writer) error) error {
 	if err = errors.Join(write(file), file.Sync(), file.Close()); err == nil {
 		err = os.Rename(fresh, f.path)
 	}
-	if err != nil {
-		_ = os.Remove(fresh)
-	}
+	_ = os.Remove(fresh) // unless it is the file now
 	return err
 }
 

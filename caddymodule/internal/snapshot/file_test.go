@@ -42,6 +42,8 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "folder", "file")
 	f := open(t, path)
 	mustHave(t, f, "")
+	mustHave(t, nil, "")
+	(*File)(nil).Close()
 	for _, text := range []string{"one", "two"} {
 		check.OK(t, write(f, text, nil))
 		mustHave(t, f, text)
@@ -68,6 +70,8 @@ func TestAWriteThatFailsLeavesTheFileAsItWas(t *testing.T) {
 	f, broken := open(t, path), errors.New("disk full")
 	check.OK(t, write(f, "one", nil))
 	check.Is(t, write(f, "half", broken), broken)
+	_, err := os.Stat(path + ".new")
+	check.Is(t, err, fs.ErrNotExist, "the half")
 	mustHave(t, f, "one")
 	// A process that was killed leaves part of a file.
 	check.OK(t, os.WriteFile(path+".new", []byte("a large part"), 0o600))
