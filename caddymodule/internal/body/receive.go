@@ -88,9 +88,7 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		return nil, nil
 	}
 	kept = true
-	if r.ContentLength < 0 {
-		r.Header["Content-Length"] = []string{strconv.FormatInt(size, 10)} // as Caddy's request_buffers does
-	}
+	r.Header["Content-Length"] = []string{strconv.FormatInt(size, 10)} // as Caddy's request_buffers does
 	r.Body, r.ContentLength = b, size
 	return b, nil
 }

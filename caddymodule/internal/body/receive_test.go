@@ -97,8 +97,8 @@ func TestRequestsThatAreNotReceived(t *testing.T) {
 		length int64
 		body   io.ReadCloser
 	}{
-		"no body":          {http.MethodGet, 0, http.NoBody},
-		"nil":              {http.MethodGet, 0, nil},
+		"no body":          {http.MethodGet, -1, http.NoBody},
+		"nil":              {http.MethodGet, -1, nil},
 		"empty":            {http.MethodPost, 0, new(watched)},
 		"tunnel":           {http.MethodConnect, -1, new(watched)},
 		"tunnel of length": {http.MethodConnect, 10, new(watched)},
@@ -110,6 +110,7 @@ func TestRequestsThatAreNotReceived(t *testing.T) {
 		if body, ok := test.body.(*watched); b != nil || err != nil || r.Body != test.body || r.ContentLength != test.length || ok && body.read {
 			t.Errorf("%s: got %v, %v, and the body %v, want it left alone", name, b, err, r.Body)
 		}
+		check.Equal(t, Whole(r), test.method != http.MethodConnect, "%s: whole", name)
 	}
 }
 
@@ -227,7 +228,7 @@ func TestPassingOn(t *testing.T) {
 
 // TestPassingOnAFullDisk loses nothing of what was half written.
 func TestPassingOnAFullDisk(t *testing.T) {
-	for _, took := range []int64{0, 100, 3*blockSize + 100} {
+	for _, took := range []int64{0, 100, 3 * blockSize, 3*blockSize + 100} {
 		s := NewStore(t.TempDir(), func(error) {})
 		s.create = func(dir string) (file, error) {
 			f, err := createFile(dir)
@@ -321,7 +322,8 @@ func TestAFileThatFails(t *testing.T) {
 		syscall.EIO:         func(f file) file { return brokenFile{f} },
 		io.ErrUnexpectedEOF: func(f file) file { return shortFile{f} },
 	} {
-		s := NewStore(t.TempDir(), func(error) {})
+		var said error
+		s := NewStore(t.TempDir(), func(err error) { said = err })
 		s.create = func(dir string) (file, error) {
 			f, err := createFile(dir)
 			return broken(f), err
@@ -330,7 +332,7 @@ func TestAFileThatFails(t *testing.T) {
 		b := check.Must(s.Receive(t.Context(), r, alice, 0))(t)
 		for _, from := range []io.Reader{b.Reader(), r.Body} {
 			_, err := io.ReadAll(from)
-			check.That(t, errors.Is(err, want), "got %v, want %v", err, want)
+			check.That(t, errors.Is(err, want) && errors.Is(said, want), "got %v, and %v said, want %v", err, said, want)
 		}
 		_ = b.Close()
 	}

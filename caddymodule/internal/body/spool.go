@@ -112,9 +112,8 @@ func (s *Spool) Read(p []byte) (n int, err error) {
 	if s.Empty() {
 		return 0, io.EOF
 	}
-	if n, err = s.peek(p, 0, s.read); err == nil {
-		s.Discard(n)
-	}
+	n, err = s.peek(p, 0, s.read)
+	s.Discard(n)
 	return n, err
 }
 

@@ -49,7 +49,7 @@ func client(n int) netip.Prefix {
 func TestSpool(t *testing.T) {
 	for name, memory := range map[string]int{"file": 0, "small memory": 10 << 10, "memory and file": 200 << 10, "memory": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
-			s := newStore(t, Bounds{})
+			s := newStore(t, Bounds{Memory: int64(max(memory, 1))})
 			random := rand.New(rand.NewPCG(1, uint64(memory)))
 			for range 6 {
 				spool, want := s.NewSpool(alice, memory), new(bytes.Buffer)
@@ -102,6 +102,18 @@ func readSome(t *testing.T, random *rand.Rand, spool *Spool) []byte {
 	got := bytes.Clone(p[:1+random.IntN(len(p))])
 	spool.Discard(len(got))
 	return got
+}
+
+// TestMemoryIsUsedAgain, so that a response that comes in pieces costs no garbage.
+func TestMemoryIsUsedAgain(t *testing.T) {
+	spool, p := newStore(t, Bounds{}).NewSpool(alice, 1), make([]byte, 100)
+	defer spool.Close()
+	got := testing.AllocsPerRun(100, func() {
+		_, _ = spool.Write(p)
+		next, _ := spool.Next()
+		spool.Discard(len(next))
+	})
+	check.Equal(t, got, 0, "allocations")
 }
 
 func TestNextStaysWhatItIs(t *testing.T) {
