@@ -156,7 +156,8 @@ func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 	cycles := min(failovers()+1, 20)
 	for range cycles {
 		server.Kill()
-		<-time.After(200 * time.Millisecond)
+		_, err := take(b.store, charge("k0", b.limit, 1))
+		check.That(t, err != nil, "got an answer of a server that is dead")
 		server.Start()
 		began := time.Now()
 		b.answered(t)

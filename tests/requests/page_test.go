@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
@@ -140,9 +139,9 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		b.Comes("h1", "One moment, please")
 		check.Equal(t, b.Text("[role=status]"), "Your input has not been processed. After the wait, please go back and send it again.")
 		b.Screenshot("phone-dark-post")
+		b.Run(`window.reloads = 0; navigation.addEventListener("navigate", () => reloads++)`)
 		b.Comes("[role=status]", "You can now go back and send it again.")
-		time.Sleep(1500 * time.Millisecond)
-		check.Equal(t, b.Text("h1"), "One moment, please", "after the wait: the title, want the page to stay")
+		check.Equal(t, chromium.Eval[int](b, "reloads"), 0, "after the wait: reloads, want the page to stay")
 		check.Equal(t, site.count("POST "+path), 0, "posts at the site")
 		check.That(t, chromium.Eval[bool](b, `document.querySelector("#wait").hidden`), "got %q after the wait, want none any more", b.Text("#wait"))
 		// The person may, after the browser has asked.
@@ -167,7 +166,8 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		b.Open(site.fill(t, path))
 		b.Run(`Object.defineProperty(document, "visibilityState", {value: "hidden", configurable: true})`)
 		b.Comes("b", "0 seconds")
-		time.Sleep(1500 * time.Millisecond)
+		b.Run("window.looks = 0; { const now = Date.now; Date.now = () => (looks++, now()) }")
+		b.When("two more looks at the clock", "looks > 1")
 		check.Equal(t, site.count("GET "+path), 1, "requests at the site, want 1 while nobody looks")
 		b.Run(`delete document.visibilityState; document.dispatchEvent(new Event("visibilitychange"))`)
 		system.Eventually(t, "the site", func() bool { return site.count("GET "+path) == 2 })

@@ -131,7 +131,10 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 		t.Errorf("got %v early passes on the other node, want 1", got)
 	}
 	u.release()
-	time.Sleep(time.Until(asked.Add(wait + 100*time.Millisecond))) // its clock is the machine's
+	system.Eventually(t, "the time that its refusal named", func() bool {
+		_, err := v["h1"].Try("GET", b.url, system.Opens(pass)...)
+		return err == nil && ranked(b.Caddy, t, "returned") > 0
+	})
 	for protocol, v := range v {
 		for _, n := range []secureNode{a, b} {
 			before := ranked(n.Caddy, t, "returned")
