@@ -109,6 +109,8 @@ func TestABannedClientIsDroppedOnceTheHandlerHasRefusedIt(t *testing.T) {
 		wantDropped(t, false, "203.0.113.7")
 		s.From(servertest.Someone).Answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, true, "203.0.113.7")
+		ban := s.Engine().Overrides().Banned(netip.MustParseAddr("203.0.113.7"), time.Now())
+		check.Equal(t, ban.Hits.Load(), 3, "a request and two connections that the ban has refused: hits")
 		wantDropped(t, false, "203.0.113.8") // was not seen yet
 		servertest.Sleep(30 * time.Minute)
 		wantDropped(t, false, "203.0.113.7")
@@ -194,11 +196,12 @@ func TestExemptClientsAreNeverDropped(t *testing.T) {
 }
 
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
-	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
-		s := newDropSite(t, "", global)
+	const exempt = "exempt client_ip 2001:db8::5"
+	for _, test := range []struct{ gate, global string }{{"", ""}, {"", exempt}, {exempt, ""}} {
+		s := newDropSite(t, test.gate, test.global)
 		blockFor(s.From("[2001:db8::6]:1"))
 		wantDropped(t, true, "2001:db8::6")
-		wantDropped(t, global == "", "2001:db8::5")
+		wantDropped(t, test.gate == test.global, "2001:db8::5")
 		wantDropped(t, false, "2001:db8:0:1::6")
 		s.Stop()
 	}
@@ -308,6 +311,7 @@ func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
 		{"203.0.113.8:1", "X-Some", "HTTP/2.0", 2, "close"},
 		{"203.0.113.9:1", "X-Some", "HTTP/3.0", 3, ""},
 		{"203.0.113.10:1", "Via", "HTTP/1.1", 1, ""},
+		{"10.0.0.1:1", "X-Some", "HTTP/1.1", 1, ""},
 	} {
 		for i := range 3 {
 			r := servertest.Request(test.addr, "http://example.com/login", test.header, "x")

@@ -278,7 +278,7 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if e.Exempt != nil {
 		exempt, err = s.MatchesEveryAddress(e.Exempt)
 	}
-	if !exempt && len(e.Blockers) > 0 && e.AnyBlock() {
+	if len(e.Blockers) > 0 && e.AnyBlock() {
 		everywhere = e.Blockers
 	}
 	return exempt, everywhere, err

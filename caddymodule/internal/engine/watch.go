@@ -95,7 +95,6 @@ func (e *Engine) notifyRefused(r *http.Request, v *limit.Verdict) (closes bool) 
 	}
 	if o.Reason() != limit.Banned {
 		c := o.Charge
-		c.Cost = 0 // it only names the bucket
 		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6)
 	}
 	refused.Client, refused.Until = bucketkey.ClientPrefix(client, 32, bits), time.Now().Add(min(o.Block, refuseAgain))
