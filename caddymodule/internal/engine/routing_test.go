@@ -2,10 +2,7 @@ package engine_test
 
 import (
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -212,40 +209,6 @@ func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
 				time.Sleep(wait)
 				c.Passes(test.after, "/")
 			})
-		})
-	}
-}
-
-func TestRetryAfterIsTrueForAnyLimitAndCost(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 50 {
-		capacity := math.Pow(10, random.Float64()*3)
-		leak := capacity / math.Pow(10, random.Float64()*6-1) // drains within 0.1 to 100,000 seconds
-		cost := max(capacity*random.Float64(), 0.001)
-		synctest.Test(t, func(t *testing.T) {
-			s := servertest.Run(t, fmt.Sprintf(`http:// {
-				throttle {
-					zone site {
-						limit %f %f/s
-						cost %f
-						refusal retry_after fit
-					}
-				}
-				respond ok
-			}`, capacity, max(leak, 0.000001), cost))
-			c := s.From(servertest.Someone)
-			for c.Get("/").Code == http.StatusOK {
-			}
-			seconds := check.Must(strconv.Atoi(c.Get("/").Header().Get("Retry-After")))(t)
-			time.Sleep(time.Duration(seconds-1) * time.Second)
-			early := c.Get("/").Code
-			<-time.After(time.Second)
-			if late := c.Get("/").Code; late != http.StatusOK && early != http.StatusOK {
-				t.Errorf("capacity %f, leak %f/s, cost %f: got %v after %d seconds, want 200", capacity, leak, cost, late, seconds)
-			}
-			if seconds > 1 && early == http.StatusOK {
-				t.Errorf("capacity %f, leak %f/s, cost %f: got 200 a second before Retry-After", capacity, leak, cost)
-			}
 		})
 	}
 }

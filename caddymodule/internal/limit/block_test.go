@@ -49,27 +49,9 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 	}
 }
 
-const ladder = "limit 3 1/s\nblock 1m 10m 1h"
-
-func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.T) {
-	for _, option := range []string{"", "refusal retry_after fit"} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitZone(t, ladder+"\n"+option, 0)
-			servertest.WantWaits(t, s.Visits(4, servertest.Office, "/"), 0, 0, 0, -1)
-			servertest.Sleep(retryAfter(t, s.Visit(servertest.Office, "/")))
-			for i := range 5000 {
-				check.Need(t, s.Visit(servertest.Office, "/").Code, http.StatusOK, "%q: request %d", option, i)
-				servertest.Sleep(time.Second)
-			}
-			got := servertest.Counted(t, telemetry.BlocksBegun, "waits")
-			check.That(t, got["refused"] == 1, "%q: got blocks %v, want one", option, got)
-		})
-	}
-}
-
 func TestAClientThatHammersClimbsTheLadderAndComesDownWhenCalm(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, ladder, 0)
+		s := servertest.NewWaitZone(t, "limit 3 1/s\nblock 1m 10m 1h", 0)
 		for _, want := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
 			servertest.WantWaits(t, s.Visits(4, servertest.Office, "/"), 0, 0, 0, -1)
 			v := s.Visit(servertest.Office, "/")
