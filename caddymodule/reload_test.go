@@ -28,6 +28,7 @@ const reloaded = `{
 }
 http://%s {
 	throttle site %d 1/h
+	in_flight slots 9
 	respond %q
 }`
 
@@ -42,6 +43,7 @@ func TestBucketsSurviveReloadsAndSoDoCounts(t *testing.T) {
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused)
 	counts := servertest.Active(t).Counts(t)["site"]
 	check.That(t, counts["admitted"] == 7 && counts["refused capacity"] == 3, "got %v, want 7 admitted and 3 refused", counts)
+	check.Equal(t, servertest.Active(t).Counts(t)["slots"]["admitted"], 7, "that took a slot")
 }
 
 func TestAReloadThatFailsChangesNothing(t *testing.T) {
