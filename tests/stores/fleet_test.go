@@ -96,7 +96,7 @@ func TestAFleetFollows(t *testing.T) {
 		check.That(t, strings.Contains(out, "alice") && strings.Contains(out, "scraper"), "journal of another Caddy: got %q, want alice's ban", out)
 
 		b.kill()
-		check.OK(t, os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")))
+		check.OK(t, os.RemoveAll(filepath.Join(b.home, "caddy", "throttle", "changes.json")))
 		began := time.Now()
 		b.start()
 		if first := refuses(true)(b); !first && time.Since(began) < 2*time.Second { // for which it waits

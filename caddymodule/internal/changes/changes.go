@@ -41,7 +41,7 @@ import (
 
 const (
 	pollEvery = time.Second
-	patience  = time.Second // with a call of the store
+	patience  = time.Second // with a call of the store, and with the disk
 	mostPut   = 500         // records in one call
 	unread    = -1          // the mark of the last write, as long as the store was not read
 
@@ -104,19 +104,69 @@ func (c *Copy) restore(path string) {
 	}
 	c.apply(all, time.Now())
 	c.note(journal...)
-	c.save()
 }
 
-// Close gives up the file.
+// Close gives up the file, but waits no longer than patience for a disk that hangs.
 func (c *Copy) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.disk.file.Close()
-	c.disk.file = nil
+	c.kept()
+	file := c.disk.file
+	if c.disk.file = nil; c.disk.writing == nil { // else the write closes it
+		file.Close()
+	}
 }
 
-// save writes the file. mu is held.
-func (c *Copy) save() { c.disk.write(c.records, c.journal, c.logger) }
+// save has the file written after a change. mu is held.
+func (c *Copy) save() {
+	c.disk.changed++
+	c.write()
+}
+
+// write has the file written in the background if it lacks a change: a disk may hang, and nobody who
+// holds mu may wait for it. mu is held.
+func (c *Copy) write() {
+	d := &c.disk
+	if d.file == nil || d.writing != nil || d.has == d.changed {
+		return
+	}
+	file, written, changed := d.file, make(chan struct{}), d.changed
+	all, journal := slices.Collect(maps.Values(c.records)), slices.Clone(c.journal)
+	d.writing = written
+	go func() {
+		err := writeFile(file, all, journal)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		d.noteWrite(err, c.logger)
+		if err == nil {
+			d.has = changed
+		}
+		close(written)
+		if d.writing = nil; d.file == nil {
+			file.Close()
+		} else if err == nil {
+			c.write() // what has changed meanwhile
+		}
+	}()
+}
+
+// kept waits until the file has all that was changed before, and reports whether it has. It waits no
+// longer than patience, and for no second try. mu is held, but not while it waits.
+func (c *Copy) kept() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	changed := c.disk.changed
+	for c.disk.has < changed && c.disk.writing != nil && ctx.Err() == nil {
+		written := c.disk.writing
+		c.mu.Unlock()
+		select {
+		case <-written:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+	}
+	return c.disk.has >= changed
+}
 
 // A Conflict is the error of a change that would replace another without leave.
 type Conflict struct{ override.Entry }
@@ -142,13 +192,23 @@ type Sync struct {
 	Error  string `json:"error,omitempty"` // why the others follow later
 }
 
-// Change makes a change, and returns what the journal has of it. It is in the file when Change
-// returns. If replace is not set, one that holds already is a [Conflict]. The end of nothing is
-// [ErrNothing]. While the store is down, a change holds here, and the other nodes follow later.
+// Change makes a change, and returns what the journal has of it. When Change returns, it is in the
+// file, or not kept. If replace is not set, one that holds already is a [Conflict]. The end of nothing
+// is [ErrNothing]. While the store is down, a change holds here, and the other nodes follow later.
 func (c *Copy) Change(e override.Entry, via string, replace bool) (synced Sync, made override.Change, err error) {
-	if err = e.Check(); err != nil {
-		return synced, made, err
+	if err = e.Check(); err == nil {
+		synced, made, err = c.change(e, via, replace)
 	}
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		synced.Kept = c.kept() || synced.Kept
+	}
+	return synced, made, err
+}
+
+// change is Change, but does not wait for the file: kept then says what the store has.
+func (c *Copy) change(e override.Entry, via string, replace bool) (synced Sync, made override.Change, err error) {
 	defer c.talk()()
 	c.mu.Lock()
 	down := c.err != nil && time.Since(c.tried) < pollEvery // many changes need not wait for it one by one
@@ -168,10 +228,11 @@ func (c *Copy) Change(e override.Entry, via string, replace bool) (synced Sync, 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.records[k.Name]; now != k && !now.same(k) {
+	now := c.records[k.Name]
+	if now != k && !now.same(k) {
 		return synced, made, &Conflict{now.Entry}
 	}
-	synced = Sync{Shared: c.registry != nil, Kept: c.disk.saved || c.records[k.Name].synced}
+	synced = Sync{Shared: c.registry != nil, Kept: now.synced}
 	if c.registry != nil && c.err != nil {
 		synced.Error = c.err.Error()
 	}
@@ -213,12 +274,13 @@ func (c *Copy) apply(some []*record, now time.Time) {
 	c.Table.Apply(now, entries...)
 }
 
-// Note adds to the journal.
+// Note adds to the journal, and waits for the file as Change does.
 func (c *Copy) Note(changes ...override.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.note(changes...)
 	c.save()
+	c.kept()
 }
 
 // note adds to the journal, out of which the oldest falls. mu is held.
@@ -297,9 +359,7 @@ func (c *Copy) poll() (answered bool) {
 	maps.DeleteFunc(c.records, func(_ override.Name, k *record) bool { return k.forgettable(now) }) // nobody needs to know it any more
 	registry, seen := c.registry, c.seen
 	c.tried = now
-	if !c.disk.saved {
-		c.save() // the disk may have room by now
-	}
+	c.write() // the disk may have room by now
 	c.mu.Unlock()
 	if registry == nil {
 		return false

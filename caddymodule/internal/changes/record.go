@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"time"
 
@@ -211,9 +210,12 @@ func decodeFile(raw []byte) (all []*record, journal []override.Change, skips []e
 
 // A disk keeps the changes over restarts.
 type disk struct {
-	path  string
-	file  *snapshot.File // nil if there is none
-	saved bool           // the file has all changes; see Copy.poll
+	path    string
+	file    *snapshot.File // nil if there is none
+	changed int            // how often something was
+	has     int            // how often, when the file was last written
+	writing chan struct{}  // closed when the file is no longer being written; nil if it is not
+	failing bool           // the last write failed, which was logged
 }
 
 // open takes the file, and returns what it has. A file that cannot be used is set aside.
@@ -221,8 +223,7 @@ func (d *disk) open(path string, logger *zap.Logger) (all []*record, journal []o
 	logger = logger.With(zap.String("file", path))
 	var err error
 	d.path = path
-	d.file, err = snapshot.Open(path)
-	if d.saved = err == nil; !d.saved {
+	if d.file, err = snapshot.Open(path); err != nil {
 		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.Error(err))
 	}
 	var skips []error
@@ -237,18 +238,19 @@ func (d *disk) open(path string, logger *zap.Logger) (all []*record, journal []o
 	return all, journal
 }
 
-// write writes the file, and returns when the disk has it.
-func (d *disk) write(all records, journal []override.Change, logger *zap.Logger) {
-	if d.file == nil {
-		return
-	}
-	sorted := slices.SortedFunc(maps.Values(all), func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
-	err := d.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content[*record]{format, sorted, journal}) })
+// writeFile writes the file, and returns when the disk has it.
+func writeFile(file *snapshot.File, all []*record, journal []override.Change) error {
+	slices.SortFunc(all, func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
+	return file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content[*record]{format, all, journal}) })
+}
+
+// noteWrite notes how a write ended, and logs it if that is new.
+func (d *disk) noteWrite(err error, logger *zap.Logger) {
 	switch logger = logger.With(zap.String("file", d.path)); {
-	case err != nil && d.saved:
+	case err != nil && !d.failing:
 		logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them; this is tried again every second", zap.Error(err))
-	case err == nil && !d.saved:
+	case err == nil && d.failing:
 		logger.Info("the copy of the changes at run time is written again")
 	}
-	d.saved = err == nil
+	d.failing = err != nil
 }
