@@ -63,8 +63,9 @@ func parseState(text string) (state leakybucket.State, ok bool) {
 			return state, false
 		}
 	}
+	instant := func(n float64) leakybucket.Instant { return leakybucket.Instant(min(n, 1<<62)) }
 	return leakybucket.State{
-		Level: numbers[0], At: leakybucket.Instant(numbers[1]), Leak: numbers[2],
-		BlockedUntil: leakybucket.Instant(numbers[3]), Step: uint8(min(numbers[4], 255)),
+		Level: numbers[0], At: instant(numbers[1]), Leak: numbers[2],
+		BlockedUntil: instant(numbers[3]), Step: uint8(min(numbers[4], 255)),
 	}, true
 }
