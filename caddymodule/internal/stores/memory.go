@@ -38,7 +38,7 @@ type MemoryUse struct {
 type Memory struct {
 	*memstore.Store
 	stop  chan struct{}
-	timer *time.Timer // until the next save
+	timer *time.Timer // until the next save, by the newest config
 
 	writing sync.Mutex // held while the file is used, which may take as long as the disk hangs; locked before mu
 
@@ -120,22 +120,20 @@ func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	m.mu.Lock()
 	m.SetMaxBuckets(maxBuckets)
 	last := m.last
-	same := last != nil && last.Snapshot == config.Snapshot && m.file != nil
-	if same {
-		m.last = config
-	}
-	m.mu.Unlock()
-	if last == nil || last.Snapshot == "" || last.Every != config.Every { // else reloads would put the next save off
-		m.timer.Reset(config.Every)
-	}
-	if same {
+	if last != nil && last.Snapshot == config.Snapshot && m.file != nil {
+		if m.last = config; last.Every != config.Every { // else reloads would put the next save off
+			m.timer.Reset(config.Every)
+		}
+		m.mu.Unlock()
 		return
 	}
+	m.mu.Unlock()
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = config
+	m.timer.Reset(config.Every)
 	m.file.Close()
 	m.file, m.fresh, m.saved, m.failing = nil, time.Now(), unsaved, false
 	if config.Snapshot == "" {
@@ -171,11 +169,14 @@ func (m *Memory) Save() {
 	defer m.writing.Unlock()
 	m.mu.Lock()
 	config, file, saved := m.last, m.file, m.saved
+	wanted := config != nil && config.Snapshot != ""
+	if wanted {
+		m.timer.Reset(config.Every) // with mu held: a reload sets it, too
+	}
 	m.mu.Unlock()
-	if config == nil || config.Snapshot == "" {
+	if !wanted {
 		return
 	}
-	m.timer.Reset(config.Every)
 	changes, err := m.Changes(), error(nil)
 	if file != nil && changes != saved {
 		err = file.Write(m.WriteSnapshot)
