@@ -61,13 +61,13 @@ func (b *Bucket) Level() float64 {
 // Settle corrects a Take once it is known what it really cost: actual, in units. See
 // [Limiter.Settle].
 func (b *Bucket) Settle(was Result, actual float64) {
-	b.settle([]Settlement{was.settlement(actual)})
+	b.settle(was.settlement(actual))
 }
 
-func (b *Bucket) settle(settlements []Settlement) {
+func (b *Bucket) settle(s Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.state = settlements[0].Apply(b.state, b.now())
+	b.state = s.Apply(b.state, b.now())
 }
 
 // Wait blocks until cost fits, as [Limiter.Wait] does. Callers are served in the order in

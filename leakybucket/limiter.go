@@ -188,8 +188,11 @@ func (l *Limiter) ask(ctx context.Context, c *Charge) (Decision, error) {
 	charges, decisions := []Charge{*c}, make([]Decision, 1)
 	err, d := l.store.Take(inner, charges, decisions), &decisions[0]
 	if err != nil || d.Undecided || d.Local {
-		if left := ended(ctx); left != nil {
-			return Decision{Undecided: true}, left // and the store may be well
+		if left := ended(ctx); left != nil { // and the store may be well
+			if err == nil && d.Poured {
+				_ = l.settle(ctx, Settlement{Charge: charges[0], Was: *d, Cancel: true})
+			}
+			return Decision{Undecided: true}, left
 		}
 	}
 	if err != nil {
@@ -231,11 +234,16 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	if err != nil && !d.Fits {
 		return err
 	}
-	return c.await(ctx, &d, func(s []Settlement) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
-		defer cancel()
-		_ = l.store.Settle(ctx, s) // the bucket keeps the cost then, as if it had been used
+	return c.await(ctx, &d, func(s Settlement) {
+		_ = l.settle(ctx, s) // the bucket keeps the cost then, as if it had been used
 	})
+}
+
+// settle settles although ctx may have ended.
+func (l *Limiter) settle(ctx context.Context, s Settlement) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
+	defer cancel()
+	return l.store.Settle(ctx, []Settlement{s})
 }
 
 // reserve returns the charge of a caller who waits for cost to fit, for as long as ctx lasts.
@@ -261,7 +269,7 @@ func (l Limit) reserve(ctx context.Context, cost float64) (Charge, error) {
 // await waits until a charge made by reserve has its turn, by the decision of a
 // store. If ctx ends before, it calls settle with what cancels the charge, and returns the error
 // of ctx. If the charge did not fit, its error wraps [context.DeadlineExceeded].
-func (c *Charge) await(ctx context.Context, d *Decision, settle func([]Settlement)) error {
+func (c *Charge) await(ctx context.Context, d *Decision, settle func(Settlement)) error {
 	switch {
 	case d.Undecided && d.Fits:
 		return nil
@@ -280,7 +288,7 @@ func (c *Charge) await(ctx context.Context, d *Decision, settle func([]Settlemen
 		return nil
 	case <-ctx.Done():
 	}
-	settle([]Settlement{{Charge: *c, Was: *d, Cancel: true}})
+	settle(Settlement{Charge: *c, Was: *d, Cancel: true})
 	return ctx.Err()
 }
 
@@ -296,11 +304,9 @@ func (l *Limiter) Settle(ctx context.Context, key string, was Result, actual flo
 	if was.Undecided || was.limit == (Limit{}) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
-	defer cancel()
 	s := was.settlement(actual)
 	s.Charge.Zone, s.Charge.Key = l.o.Zone, bounded(key)
-	return l.store.Settle(ctx, []Settlement{s})
+	return l.settle(ctx, s)
 }
 
 // settlement returns what corrects the charge of a result.

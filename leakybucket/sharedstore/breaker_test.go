@@ -114,6 +114,8 @@ func TestLimiterOfACallerWhoLeaves(t *testing.T) {
 			defer cancel()
 			r, err := l.Take(ctx, "someone", 1)
 			check.That(t, !r.Fits && errors.Is(err, context.DeadlineExceeded), "got %+v, %v, want the error of the context", r, err)
+			left := n.local.State(&leakybucket.Charge{Key: "someone"})
+			check.Equal(t, left.Level, 0, "what this node's own bucket keeps of it")
 		})
 	}
 }
