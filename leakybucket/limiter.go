@@ -222,7 +222,8 @@ func ended(ctx context.Context) error {
 //
 // If ctx would end before the cost fits, Wait returns an error that wraps
 // [context.DeadlineExceeded] at once. A cost that can never fit is an error too. If the store
-// fails, Wait returns its error with LimiterOptions.FailClosed, and otherwise nil.
+// fails, Wait returns its error with LimiterOptions.FailClosed, and otherwise nil. While a shared
+// store is down, a cost above this process's share of the capacity is refused sooner.
 func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	limit := l.Limit()
 	c, err := limit.reserve(ctx, cost)
