@@ -235,6 +235,9 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	if err != nil && !d.Fits {
 		return err
 	}
+	if d.Local { // by a share of the limit, which holds at least the cost
+		c.Undelayed = max(0, limit.Capacity*(c.Limit.Leak/limit.Leak)-cost)
+	}
 	return c.await(ctx, &d, func(s Settlement) {
 		_ = l.settle(ctx, s) // the bucket keeps the cost then, as if it had been used
 	})

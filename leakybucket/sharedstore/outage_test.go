@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -113,6 +114,21 @@ func TestALargeCostDoesNotWidenTheShare(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		n.wantAdmitted(2, c, 1)
+	})
+}
+
+// TestWait: who waits in an outage waits for this node's share of the limit, here 1 and 0.25 a second.
+func TestWait(t *testing.T) {
+	withNode(t, Options{Nodes: 4}, func(t *testing.T, n *node) {
+		l := check.Must(leakybucket.NewLimiter(n, leakybucket.Limit{Capacity: 4, Leak: 1}, leakybucket.LimiterOptions{}))(t)
+		n.remote.down.Store(true)
+		for i, want := range []time.Duration{0, 4 * time.Second, 4 * time.Second} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			began := time.Now()
+			check.NoError(t, l.Wait(ctx, "k", 1), "wait %d", i)
+			check.Equal(t, time.Since(began), want, "how long wait %d took", i)
+			cancel()
+		}
 	})
 }
 
