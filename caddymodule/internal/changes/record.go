@@ -165,14 +165,15 @@ func (all records) merge(read []*record, skips []error) (taken []*record, _ []er
 	return taken, skips
 }
 
-// pending returns the records that the store does not have, the lowest number first.
+// pending returns the records that the store does not have, those that are kept longest first: a store
+// whose clock is ahead refuses the others, and nothing is sent after a call that it refuses.
 func (all records) pending(now time.Time) (pending []*record) {
 	for _, k := range all {
 		if !k.synced && !k.forgettable(now) {
 			pending = append(pending, k)
 		}
 	}
-	slices.SortFunc(pending, func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
+	slices.SortFunc(pending, func(a, b *record) int { return b.Kept.Compare(a.Kept) })
 	return pending
 }
 
