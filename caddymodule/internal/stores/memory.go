@@ -130,29 +130,35 @@ func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	m.mu.Unlock()
 	m.writing.Lock()
 	defer m.writing.Unlock()
+	m.file.Close() // which only those use who hold writing
+	file, saved := m.open(config, last == nil)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = config
 	m.timer.Reset(config.Every)
-	m.file.Close()
-	m.file, m.fresh, m.saved, m.failing = nil, time.Now(), unsaved, false
+	m.file, m.fresh, m.saved, m.failing = file, time.Now(), saved, false
+}
+
+// open opens the file of a config, which may take as long as a disk hangs, and restores what it has. It
+// returns nil if there is none, and Changes() if the file is up to date. writing is held.
+func (m *Memory) open(config *MemoryUse, restores bool) (file *snapshot.File, saved uint64) {
+	saved = unsaved
 	if config.Snapshot == "" {
-		return
+		return nil, saved
 	}
 	logger := config.Logger.With(zap.String("file", config.Snapshot))
 	file, err := snapshot.Open(config.Snapshot)
 	if err != nil {
 		logger.Warn("no snapshot of the buckets is kept, so a restart empties them all", zap.Error(err))
-		return
+		return nil, saved
 	}
-	m.file = file
-	if last != nil {
-		return
+	if !restores {
+		return file, saved
 	}
 	err = file.Load(func(content []byte) error {
 		found, err := m.ReadSnapshot(content, config.Restored)
 		if err == nil {
-			m.saved = m.Changes() // a config that fails to start changes nothing
+			saved = m.Changes() // a config that fails to start changes nothing
 			logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
 				zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
 		}
@@ -161,6 +167,7 @@ func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	if err != nil {
 		logger.Warn("the snapshot cannot be used, so all buckets are empty", zap.Error(err))
 	}
+	return file, saved
 }
 
 // Save writes the file if a bucket has changed since it was written.

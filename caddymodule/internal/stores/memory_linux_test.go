@@ -39,3 +39,29 @@ func TestADiskThatHangsKeepsNobodyWaiting(t *testing.T) {
 	<-saved
 	check.OK(t, disk.Close())
 }
+
+// A reload to a file on a disk that hangs waits for it, and metrics and status do not.
+func TestAFileOnADiskThatHangsKeepsTheReloadWaitingOnly(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets")
+	m, _ := started(t, "")
+	check.OK(t, syscall.Mkfifo(file+".lock", 0o600))
+	next, used := *m.last, make(chan struct{})
+	next.Snapshot = file
+	go func() { m.Use(&next, 1000); close(used) }()
+	for m.writing.TryLock() { // until it has begun
+		m.writing.Unlock()
+		runtime.Gosched()
+	}
+	for range 1000 { // it soon hangs
+		m.shed()
+		_, wanted := m.Snapshot(time.Now())
+		check.That(t, !wanted, "got a snapshot wanted before there is a file")
+		runtime.Gosched()
+	}
+	disk, err := os.OpenFile(file+".lock", os.O_WRONLY, 0)
+	check.OK(t, err)
+	<-used
+	_, wanted := m.Snapshot(time.Now())
+	check.That(t, wanted, "got no snapshot wanted")
+	check.OK(t, disk.Close())
+}
