@@ -63,6 +63,9 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y=1&log=a/b?x=1"), "@unclear"},    // or a part of them
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&log=b?log=a"), "@unclear"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&lo&g?log=a"), "a"},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login%3Flog=a"), "@unclear"}, // CodeIgniter 3, behind such rules
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y%3Flog=b?log=a"), "@unclear"},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/lo%3Fg?log=a"), "a"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?/login?log=a&x=1"), "a"}, // CodeIgniter 3
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?log=b&/login?log=a"), "@unclear"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login;log=a?log=b"), "@unclear"},

@@ -177,16 +177,16 @@ func (s *Subject) CarriesAny() bool {
 }
 
 // queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it. It comes
-// after what the path has after a semicolon, where Fastify 4 begins a query, and after an &. Rules such as
-// /index.php?q=$uri put that into the query, or a part of it, so it is unclear.
+// after what the path has after a semicolon, where Fastify 4 begins a query, and after an & or a ? that was escaped.
+// Rules such as /index.php?q=$uri put that into the query, or a part of it, so it is unclear.
 func queryOf(u *url.URL) string {
 	query := u.RawQuery
 	if _, again, twice := strings.Cut(query, "?"); twice {
 		query += "&" + again
 	}
-	if strings.ContainsAny(u.Path, ";&") {
+	if strings.ContainsAny(u.Path, ";&?") {
 		_, parameters, _ := strings.Cut(u.EscapedPath(), ";")
-		_, within, _ := strings.Cut(u.Path, "&")
+		_, within, _ := strings.Cut(strings.ReplaceAll(u.Path, "?", "&"), "&")
 		query = ";" + strings.ReplaceAll(within, "&", "&;") + "&" + parameters + "&" + query
 	}
 	return query
