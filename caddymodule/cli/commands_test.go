@@ -258,6 +258,10 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 			bucket(wire.Bucket{Key: "@sha256:" + strings.Repeat("0", 64) + "/@device/2", By: "zone"}),
 			strings.Repeat("0", 64) + "/@device/2  ", "…",
 		},
+		"two digests": {
+			bucket(wire.Bucket{Key: "@sha256:" + strings.Repeat("0", 64) + "/@sha256:" + strings.Repeat("1", 64), By: "zone"}),
+			"/@sha256:11111111111…", "share",
+		},
 		"a share": {
 			bucket(wire.Bucket{Key: "198.51.100.123", By: "zone", Share: true, Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}}),
 			"  store down: a share", "override",

@@ -33,9 +33,10 @@ func (t table) row(cells ...any) {
 func sanitize(from string) string { return command.Printable(from, 100) }
 
 // shortKey is sanitize for keys in tables, where a long last part is cut: what follows a digest tells
-// buckets apart. why and release accept them so; limit wants the whole one, from --json.
+// buckets apart, and so do 11 digits of another digest. why and release accept them so; limit wants the
+// whole one, from --json.
 func shortKey(key string) string {
-	return command.Printable(key, min(100, max(40, strings.LastIndexByte(key, '/')+12)))
+	return command.Printable(key, min(100, max(40, strings.LastIndexByte(key, '/')+20)))
 }
 
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped. Names of
