@@ -197,7 +197,7 @@ func (z *Zone) prepareOverride(o *perkey.Override) error {
 		}
 		if fold := z.Key.parts[at].fold; fold != nil && !perkey.IsDigest(part) {
 			if o.Parts[at] = fold(part); o.Parts[at] == oddName {
-				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
+				return fmt.Errorf("no name: all names such as %q count together, in the bucket @odd", part)
 			}
 		}
 	}

@@ -353,7 +353,9 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 	case state == keyUnclear:
 		k = Bucket{Name: unclearBucket, Limit: z.Limit}
 	case state == keyOdd:
-		k = Bucket{Name: oddBucket, Limit: z.Limit}
+		if k = (Bucket{Name: oddBucket, Limit: z.Limit}); z.Key.Unlisted == Refuse {
+			return k, UnlistedKey, false // no override can list it
+		}
 	case state != keyComplete:
 		policy, why, k.Lacking = z.Key.Missing, MissingKey, true
 		switch {

@@ -284,7 +284,7 @@ func TestAPreflightNeedsNoKey(t *testing.T) {
 	}
 }
 
-// TestUnlistedValues: what nobody types is unlisted, too, unless it is a name of an account.
+// TestUnlistedValues: what nobody types is unlisted, too.
 func TestUnlistedValues(t *testing.T) {
 	for _, source := range []string{"query q plain", "query q", "{http.request.uri.query.q}", "query q method"} {
 		s := servertest.RunZone(t, "z", "key "+source+" {\nunlisted refuse\n}\noverride gold 10 1/s\nlimit 3 1/d", "respond ok")
@@ -292,6 +292,13 @@ func TestUnlistedValues(t *testing.T) {
 			got := s.From(servertest.Someone).Get("/?q=" + value).Code
 			check.Equal(t, got, want, "%s: %s", source, value)
 		}
+	}
+	s := servertest.RunZone(t, "z", "key basic_user unlisted refuse\noverride gold 10 1/s\nlimit 3 1/d", "respond ok")
+	for name, want := range map[string]int{"gold": http.StatusOK, "iron": http.StatusTooManyRequests, "iron\x7fx": http.StatusTooManyRequests} {
+		r := servertest.Request(servertest.Someone, servertest.Site0)
+		r.SetBasicAuth(name, "pw")
+		check.Equal(t, s.Do(r).Code, want, "%q", name)
+		check.Equal(t, s.Why(name).Refused, want != http.StatusOK, "%q: why", name)
 	}
 }
 

@@ -160,6 +160,9 @@ func (z *Zone) Read(name string) (n Named) {
 	if !named {
 		n.Entry = z.Key.Overrides.Named(name)
 		n.Valid = slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, n.Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
+		if name == oddBucket && z.Key.Unlisted == Refuse {
+			n.Unlisted = Refuse
+		}
 		return n
 	}
 	n.Entry, n.Valid = z.Key.Overrides.Lookup(parts), true
