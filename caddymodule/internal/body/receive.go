@@ -83,12 +83,12 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		return b, err
 	}
 	r.TransferEncoding = nil
+	r.Header["Content-Length"] = []string{strconv.FormatInt(size, 10)} // as Caddy's request_buffers does
 	if size == 0 {
 		r.Body, r.ContentLength = http.NoBody, 0
 		return nil, nil
 	}
 	kept = true
-	r.Header["Content-Length"] = []string{strconv.FormatInt(size, 10)} // as Caddy's request_buffers does
 	r.Body, r.ContentLength = b, size
 	return b, nil
 }

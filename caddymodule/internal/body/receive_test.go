@@ -32,6 +32,17 @@ func receives(s *Store, most int64, serve func(w http.ResponseWriter, r *http.Re
 	}
 }
 
+// TestLessThanItSays: a client of HTTP/3 may send less than its Content-Length, which FastCGI is told.
+func TestLessThanItSays(t *testing.T) {
+	for _, sent := range []string{"", "ab"} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Body, r.ContentLength, r.Header = io.NopCloser(strings.NewReader(sent)), 5, http.Header{"Content-Length": {"5"}}
+		b := check.Must(newStore(t, Bounds{}).Receive(t.Context(), r, alice, 0))(t)
+		check.Equal(t, r.Header.Get("Content-Length"), fmt.Sprint(len(sent)), "the length that upstreams are told")
+		_ = b.Close()
+	}
+}
+
 var receivedSizes = []int{1, len(Received{}.first) - 1, len(Received{}.first), len(Received{}.first) + 1, smallPiece, 4*smallPiece + 1, blockSize, blockSize + 1, 300 << 10}
 
 // TestReceive sends bodies of known and of unknown length over sockets.
