@@ -58,9 +58,9 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?log=admin", "Content-Type", "text/plain"), "admin"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?log=admin", "Content-Type", "text/plain", "Content-Type", "text/plain; charset=utf-7"), "@unclear"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login;x=1&log=%2561dmin"), "@unclear"},
-		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login;log=%2561dmin"), "%2561dmin"}, // Fastify 4
-		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x%26log=a"), "@unclear"},            // rules put paths into queries
-		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y=1&log=a/b?x=1"), "@unclear"},    // or a part of them
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login;log=%2561dmin"), "@unclear"}, // Fastify 4
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x%26log=a"), "@unclear"},           // rules put paths into queries
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y=1&log=a/b?x=1"), "@unclear"},   // or a part of them
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&log=b?log=a"), "@unclear"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&lo&g?log=a"), "a"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login%3Flog=a"), "@unclear"}, // CodeIgniter 3, behind such rules
@@ -69,7 +69,7 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?/login?log=a&x=1"), "a"}, // CodeIgniter 3
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/?log=b&/login?log=a"), "@unclear"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login;log=a?log=b"), "@unclear"},
-		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login%3blog=a"), ""},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login%3Blog=a"), "@unclear"}, // Rack 2, behind rules
 		{"key field user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
 		{"key field mail fold email plain", login("mail", " A.B+C@Example.COM "), "ab@example.com"},
 		{"key field mail fold email plain", login("mail", "a.b-1@gmail.com"), "ab-1@gmail.com"},

@@ -176,21 +176,22 @@ func (s *Subject) CarriesAny() bool {
 	return !s.empty
 }
 
-// queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it. It comes
-// after what the path has after a semicolon, where Fastify 4 begins a query, and after an & or a ? that was escaped.
-// Rules such as /index.php?q=$uri put that into the query, or a part of it, so it is unclear.
+// queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it, and with
+// what the path has after a semicolon, where Fastify 4 begins a query, or after an & or an escaped ?. Rules such as
+// /index.php?q=$uri put that into the query, or a part of it, so it is unclear.
 func queryOf(u *url.URL) string {
 	query := u.RawQuery
 	if _, again, twice := strings.Cut(query, "?"); twice {
 		query += "&" + again
 	}
-	if strings.ContainsAny(u.Path, ";&?") {
-		_, parameters, _ := strings.Cut(u.EscapedPath(), ";")
-		_, within, _ := strings.Cut(strings.ReplaceAll(u.Path, "?", "&"), "&")
-		query = ";" + strings.ReplaceAll(within, "&", "&;") + "&" + parameters + "&" + query
+	if within := strings.IndexAny(u.Path, ";&?"); within >= 0 {
+		query = unclearPairs.Replace(u.Path[within:]) + "&" + query
 	}
 	return query
 }
+
+// unclearPairs puts pairs next to semicolons, where not all readers split.
+var unclearPairs = strings.NewReplacer(";", "&;", "&", "&;", "?", "&;")
 
 // Form returns what the query and the body have of what a plan wants. A body that was not received
 // has nothing.
