@@ -52,7 +52,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	duplicates, zones := make(config.Duplicates), []*engine.Zone(nil)
 	for _, definition := range h.Zone {
-		z, err := e.ZoneOf(ctx, definition)
+		z, err := e.AddZone(ctx, definition, false)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	limit, err := e.InFlightOf(ctx, &h.InFlight)
+	limit, err := e.AddInFlight(ctx, &h.InFlight, false)
 	if err != nil {
 		return err
 	}

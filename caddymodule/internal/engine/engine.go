@@ -118,29 +118,16 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	return e, err
 }
 
-// ZoneOf returns the zone for a handler's definition. A definition that is nothing but a name
-// means the zone of that name in the global options.
-func (e *Engine) ZoneOf(ctx caddy.Context, definition *limit.Zone) (*Zone, error) {
-	if definition == nil || !definition.Reference() {
-		return e.AddZone(ctx, definition, false)
-	}
-	return e.Zones[definition.Name], e.names.CheckMeant("zone", definition.Name)
-}
-
-// InFlightOf returns the concurrency limit for a handler's definition, in the same way.
-func (e *Engine) InFlightOf(ctx caddy.Context, definition *config.InFlight) (*inflight.Limit, error) {
-	if !definition.Reference() {
-		return e.AddInFlight(ctx, definition, false)
-	}
-	return e.InFlight[definition.Name], e.names.CheckMeant("in_flight", definition.Name)
-}
-
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
-// be equal; those of the global options come first. The zone joins what other configs with its name
-// share. Its matchers are loaded within the module whose context it is.
+// be equal; those of the global options come first. In a handler, one that is nothing but a name
+// means the global one. The zone joins what other configs with its name share. Its matchers are
+// loaded within the module whose context it is.
 func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool) (z *Zone, err error) {
-	if definition == nil {
+	switch {
+	case definition == nil:
 		return nil, errors.New("a zone is null: want an object with a name")
+	case !global && definition.Reference():
+		return e.Zones[definition.Name], e.names.CheckMeant("zone", definition.Name)
 	}
 	if err = definition.Compile(e.Plans); err != nil {
 		return nil, err
@@ -190,11 +177,14 @@ func (e *Engine) joinForm(z *limit.Zone) {
 }
 
 // AddInFlight makes a concurrency limit ready for requests. Definitions of one name are one limit
-// and must be equal. It joins the slots and the queue that other configs share. Its matchers are
-// loaded within the module whose context it is.
+// and must be equal; a name alone means the global one, as with zones. It joins the slots and the queue
+// that other configs share. Its matchers are loaded within the module whose context it is.
 func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight, global bool) (*inflight.Limit, error) {
-	if definition == nil {
+	switch {
+	case definition == nil:
 		return nil, errors.New("an in_flight is null: want an object with a name")
+	case !global && definition.Reference():
+		return e.InFlight[definition.Name], e.names.CheckMeant("in_flight", definition.Name)
 	}
 	name, text := definition.Name, definition.Definition()
 	err := e.names.Add(name, config.Definition{Kind: "in_flight", Text: text, Place: text, Global: global})
