@@ -77,7 +77,7 @@ func (s *Settle) compile(z *Zone) error {
 		return option.About("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
 	return cmp.Or(
-		option.About("settle debt", 0, z.Limit.ValidateDebt(s.DebtUnder(z.Limit))),
+		option.About("settle debt", 0, z.Limit.ValidateDebt(s.debtUnder(z.Limit))),
 		option.Refuse("cost", !s.After && slices.Contains(z.constants(), 0), "cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"),
 	)
 }
@@ -104,12 +104,9 @@ func (s *Settle) compileSource() error {
 	return err
 }
 
-// DebtUnder returns the debt of a bucket with a limit, in units. Without settle there is none.
-func (s *Settle) DebtUnder(limit leakybucket.Limit) float64 {
-	switch {
-	case s == nil:
-		return 0
-	case s.Debt != nil:
+// debtUnder returns the debt of a bucket with a limit, in units.
+func (s *Settle) debtUnder(limit leakybucket.Limit) float64 {
+	if s.Debt != nil {
 		return *s.Debt
 	}
 	return limit.Capacity

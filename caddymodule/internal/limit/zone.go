@@ -187,7 +187,7 @@ func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float6
 		}
 	}
 	if z.Settle != nil {
-		c.Debt, c.Probe = z.Settle.DebtUnder(k.Limit), z.Settle.After
+		c.Debt, c.Probe = z.Settle.debtUnder(k.Limit), z.Settle.After
 	}
 }
 
