@@ -91,7 +91,7 @@ func (z *Zone) costOfLines(s *Subject, limit leakybucket.Limit) (cost float64, f
 	ask := func() (bool, error) {
 		l, err := z.costLine(s)
 		if err == nil {
-			cost = max(cost, z.costBy(l, s, limit))
+			cost = max(cost, limit.ClampCost(z.costBy(l, s, limit)))
 			fromBody = fromBody || l.readsBody(s)
 		}
 		return false, err
@@ -124,26 +124,25 @@ func (c *Cost) readsBody(s *Subject) bool {
 	return c != nil && (c.source == bodyItems || c.source == bodyBytes && s.Request.ContentLength < 0)
 }
 
-// costBy returns the cost of a request under a limit, in units. That of a body that was not read
-// is what read_body says.
+// costBy returns the cost of a request by a line, or without one, in units. That of a body that was
+// not read is what read_body says.
 func (z *Zone) costBy(c *Cost, s *Subject, limit leakybucket.Limit) float64 {
-	if c == nil {
-		return limit.ClampCost(defaultCost)
-	}
-	switch c.source {
-	case constant:
-		return limit.ClampCost(c.constant)
-	case byPlaceholder:
+	switch {
+	case c == nil:
+	case c.source == constant:
+		return c.constant
+	case c.source == byPlaceholder:
 		text, _ := s.Replacer().GetString(c.placeholder)
 		if cost, plain := leakybucket.ParseCost(text); plain {
-			return limit.ClampCost(cost)
+			return cost
 		}
-		return limit.ClampCost(defaultCost)
+	default:
+		if cost, known := z.costOfBody(c, s); known {
+			return cost
+		}
+		return min(z.ReadBody.unread, limit.Capacity)
 	}
-	if cost, known := z.costOfBody(c, s); known {
-		return limit.ClampCost(cost)
-	}
-	return limit.ClampCost(min(z.ReadBody.unread, limit.Capacity))
+	return defaultCost
 }
 
 func (z *Zone) costOfBody(c *Cost, s *Subject) (cost float64, known bool) {
