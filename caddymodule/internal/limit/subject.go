@@ -48,12 +48,7 @@ type Subject struct {
 	form   *form.Reading // of the plan formOf
 	formOf *form.Plan
 
-	addresses
-}
-
-// Addresses are those that a request asks for.
-type addresses struct {
-	looked bool      // somebody has looked for them
+	looked bool      // somebody has looked for its addresses
 	sent   *url.URL  // the address as the client sent it; nil if it is the one that the request has now
 	all    []url.URL // which count; nil if only the one that the request has now does
 	query  string    // that it has now
