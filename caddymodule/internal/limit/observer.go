@@ -41,7 +41,8 @@ type Observer struct {
 	ctx    context.Context // of the request
 	bytes  int64           // of the body
 	values []string        // of Headers; "" if absent or given twice
-	began  time.Time       // with Timed, less what the request had waited in in_flight by then, so that later waits can be taken off
+	began  time.Time       // with Timed
+	waited time.Duration   // what the request had waited in in_flight by then
 	took   time.Duration   // with Timed, until there were headers, or else until the next handler was done, but for waits in in_flight
 	ending
 	due [1]leakybucket.Settlement // room for what settling corrects
@@ -64,12 +65,12 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		o.values = make([]string, len(o.Headers))
 	}
 	if o.Shared != nil {
-		o.around = o.Shared.Hidden
+		o.around, o.waited = o.Shared.Hidden, o.Shared.Waited
 		o.Shared.Hidden = slices.Concat(o.around, o.Headers)
 		defer func() { o.Shared.Hidden = o.around }()
 	}
 	if o.Timed {
-		o.began = time.Now().Add(-record.WaitedIn(o.ctx))
+		o.began = time.Now()
 	}
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
@@ -94,7 +95,10 @@ func (o *Observer) end() {
 func (o *Observer) answered() {
 	o.left = o.ctx.Err() != nil
 	if o.Timed {
-		o.took = time.Since(o.began) - record.WaitedIn(o.ctx)
+		o.took = time.Since(o.began)
+		if o.Shared != nil {
+			o.took -= o.Shared.Waited - o.waited
+		}
 	}
 }
 

@@ -48,8 +48,7 @@ func Find(ctx context.Context) *Record {
 	return record
 }
 
-// Of returns the record of a request, which the first call makes. Without the variables of
-// Caddy, each call makes another one.
+// Of returns the record of a request, which the first call makes.
 func Of(r *http.Request) *Record {
 	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 	return In(vars)
@@ -63,9 +62,7 @@ func (record *Record) Begin() *Record {
 
 // Share puts the record into the variables of its request, where [In] finds it.
 func (record *Record) Share(vars map[string]any) {
-	if vars != nil {
-		vars[recordVar] = record
-	}
+	vars[recordVar] = record
 }
 
 // In returns the record in the variables of a request.
@@ -76,14 +73,6 @@ func In(vars map[string]any) *Record {
 		record.Share(vars)
 	}
 	return record
-}
-
-// WaitedIn returns for how long the request with a context has waited so far.
-func WaitedIn(ctx context.Context) time.Duration {
-	if record := Find(ctx); record != nil {
-		return record.Waited
-	}
-	return 0
 }
 
 // Asked returns how long the last upstream took that a proxy has asked for this request, or nil if none
