@@ -40,7 +40,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 		}
 		h.timed = h.timed || z.Settle != nil && z.Settle.Source == limit.BySeconds
 		h.refunds = h.refunds || len(z.Refund) > 0
-		h.Follows = h.Follows || !z.EndsAtAdmission()
+		h.Follows = h.Follows || z.Delay != nil || z.Settle != nil || len(z.Refund) > 0
 	}
 	for _, z := range zones {
 		if !forErrors { // where nothing is charged

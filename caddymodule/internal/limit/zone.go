@@ -162,12 +162,6 @@ func (z *Zone) BlocksEverywhere() bool { return z.Block != nil && z.Block.Everyw
 // MarksResponses reports whether responses are marked that the zone would have refused.
 func (z *Zone) MarksResponses() bool { return z.Shadow != nil && z.Shadow.ServerTiming }
 
-// EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
-// it lets none wait, and learns nothing from responses.
-func (z *Zone) EndsAtAdmission() bool {
-	return z.Delay == nil && z.Settle == nil && len(z.Refund) == 0
-}
-
 // Restored sets the limit and the block of a bucket that was saved. As after a reload, the bucket
 // stays what it was until it is touched.
 func (z *Zone) Restored(c *leakybucket.Charge, saved *leakybucket.State) {
