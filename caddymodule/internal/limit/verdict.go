@@ -222,15 +222,13 @@ func (o *Outcome) waitSeconds(wait time.Duration) any {
 // placeholder returns the value of a placeholder. Without an outcome, all are empty, and
 // blocked is false.
 func (all *Verdicts) placeholder(name string) (any, bool) {
-	value, known := placeholders[name]
+	o, value := all.Decisive(), placeholders[name]
 	switch {
 	case name == "blocked":
 		return all.Blocked(""), true
-	case !known:
+	case value == nil:
 		return nil, false
-	}
-	o := all.Decisive()
-	if o == nil {
+	case o == nil:
 		return "", true
 	}
 	return value(o), true
