@@ -39,15 +39,9 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 	return f
 }
 
-const (
-	// memoryWait is the Retry-After of clients for whose bodies there was no memory: as long
-	// as others need to have theirs read.
-	memoryWait = time.Second
-
-	// outageWait is the Retry-After of clients that were refused without a store.
-	// Most outages are over in seconds.
-	outageWait = 5 * time.Second
-)
+// outageWait is the Retry-After of clients that were refused without a store. Most outages are
+// over in seconds.
+const outageWait = 5 * time.Second
 
 // RetryAfter returns how long a refused client is told to wait. Zero means that
 // waiting does not help.
@@ -67,11 +61,8 @@ func (o *Outcome) RetryAfter() time.Duration {
 func (o *Outcome) TimeToFit() time.Duration {
 	switch o.reason {
 	case Capacity, Blocked, Banned, NoMemory:
-		if o.Limit.Leak > 0 {
+		if o.Limit.Leak > 0 { // a ban has no limit
 			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.Answer.Level, o.Cost))
-		}
-		if o.starved {
-			return memoryWait
 		}
 		return o.Block
 	case NoStore:
