@@ -201,8 +201,6 @@ func (c *Cost) compile(limit leakybucket.Limit) (err error) {
 		return fmt.Errorf("cost %s takes no path: unexpected %q", c.Value, c.Path)
 	case (c.Unit != "") != (c.Value == "body_bytes"):
 		return fmt.Errorf("cost %s and the unit %q do not go together: want body_bytes <unit>, such as body_bytes 1KiB", c.Value, c.Unit)
-	}
-	switch {
 	case c.Value == "body_items":
 		c.source = bodyItems
 		_, err = new(form.Plan).Array(c.Path)
@@ -212,8 +210,13 @@ func (c *Cost) compile(limit leakybucket.Limit) (err error) {
 		c.bytes, err = option.ParseUnit(c.Unit)
 		return err
 	case strings.HasPrefix(c.Value, "{"):
-		c.source = byPlaceholder
-		c.placeholder, err = parsePlaceholder(c.Value)
+		if placeholder.FindString(c.Value) != c.Value {
+			return fmt.Errorf("invalid cost %q: want a number or a single {placeholder}", c.Value)
+		}
+		c.source, c.placeholder = byPlaceholder, c.Value[1:len(c.Value)-1]
+		if err = checkPlaceholder(c.placeholder); err != nil {
+			err = fmt.Errorf("placeholder %s: %w", c.Value, err)
+		}
 		return err
 	}
 	constant, plain := leakybucket.ParseCost(c.Value)
@@ -232,17 +235,6 @@ func (c *Cost) checkMatch() error {
 		}
 	}
 	return err
-}
-
-func parsePlaceholder(value string) (string, error) {
-	if placeholder.FindString(value) != value {
-		return "", fmt.Errorf("invalid cost %q: want a number or a single {placeholder}", value)
-	}
-	name := value[1 : len(value)-1]
-	if err := checkPlaceholder(name); err != nil {
-		return "", fmt.Errorf("placeholder {%s}: %w", name, err)
-	}
-	return name, nil
 }
 
 // compileCosts compiles the lines of cost. It comes after the limit.
