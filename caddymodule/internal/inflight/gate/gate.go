@@ -19,6 +19,7 @@ package gate
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -283,13 +284,11 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 func (g *Gate) SetLimits(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key, q := range g.keys {
+	for _, key := range append(slices.Collect(maps.Keys(g.keys)), "") {
+		q := g.queue(key)
 		q.SetLimits(l)
 		g.advance(key, q)
 	}
-	q := g.queue("")
-	q.SetLimits(l)
-	g.advance("", q)
 }
 
 // queue finds or makes that of a key.
