@@ -163,11 +163,10 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 // CarriesAny reports whether the request has a body or a query, or was sent with one, which may carry
 // fields.
 func (s *Subject) CarriesAny() bool {
-	if s.empty || s.HasBody() || queryOf(s.Request.URL) != "" {
-		return !s.empty
+	if !s.empty && !s.HasBody() && queryOf(s.Request.URL) == "" {
+		sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+		s.empty = sent.URL == nil || queryOf(sent.URL) == ""
 	}
-	sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	s.empty = sent.URL == nil || queryOf(sent.URL) == ""
 	return !s.empty
 }
 
