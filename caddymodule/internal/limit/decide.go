@@ -166,21 +166,6 @@ func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env)
 	return v, err
 }
 
-// decideLater takes the claims that need the body, and concludes. If there is no verdict to hold
-// the body, as after a panic, what is held of it is given back; an error route may read it before.
-func (a *evaluation) decideLater() (v *Verdict, err error) {
-	defer func() {
-		if v == nil {
-			closeBody(a.Body, a.Request, err)
-			a.Verdict = nil
-		}
-	}()
-	if err = a.takeLater(); err != nil {
-		return nil, err
-	}
-	return a.conclude(), nil
-}
-
 // claim collects the claims of all zones that concern the request and need no body. Before
 // them come what exempts it from all zones, bans, and blocks that hold everywhere. The error
 // is that of a matcher with which the request fails.
@@ -459,11 +444,18 @@ func (a *evaluation) take(from int) {
 	}
 }
 
-// takeLater receives the body, and takes the claims that need it. If they refuse, or there is no
-// whole body, what was poured before is given back, unless part of the body went into a file:
-// reading it was work.
-func (a *evaluation) takeLater() (err error) {
+// decideLater receives the body, takes the claims that need it, and concludes. If they refuse, or
+// there is no whole body, what was poured before is given back, unless part of the body went into a
+// file: reading it was work. If there is no verdict to hold the body, what is held of it is given
+// back, too; an error route may read it before.
+func (a *evaluation) decideLater() (v *Verdict, err error) {
 	first, ended, whole, began := len(a.Outcomes), a.overflows, false, time.Now()
+	defer func() {
+		if v == nil {
+			(&Verdict{body: a.Body}).Close(a.Request, err)
+			a.Verdict = nil
+		}
+	}()
 	defer func() {
 		if !whole {
 			a.giveBack(first, false) // also if a matcher or the store panics
@@ -477,7 +469,7 @@ func (a *evaluation) takeLater() (err error) {
 	}
 	a.received = true
 	if err = a.Receive(a.env.Bodies(), most); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range first { // what is ahead of the request has leaked meanwhile
 		a.Outcomes[i].Delay = max(0, a.Outcomes[i].Delay-time.Since(began))
@@ -485,7 +477,7 @@ func (a *evaluation) takeLater() (err error) {
 	for _, z := range a.later {
 		if err = a.claimFor(z); err != nil {
 			if err = a.fail(z, err); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
@@ -498,7 +490,7 @@ func (a *evaluation) takeLater() (err error) {
 	if whole = true; a.refused || a.overflows && !ended {
 		a.giveBack(first, !a.refused)
 	}
-	return nil
+	return a.conclude(), nil
 }
 
 // giveBack gives back what the first so many claims have poured, unless part of the body went

@@ -35,14 +35,12 @@ type Verdict struct {
 
 // Close gives back what is held of the request's body, once the request has been served. If that
 // ended with an error, an error route may read the body until the client has its answer.
-func (v *Verdict) Close(r *http.Request, err error) { closeBody(v.body, r, err) }
-
-func closeBody(b *body.Received, r *http.Request, err error) {
-	if b != nil && err != nil {
-		context.AfterFunc(record.Find(r.Context()).ClientOf(r), func() { _ = b.Close() })
+func (v *Verdict) Close(r *http.Request, err error) {
+	if v.body != nil && err != nil {
+		context.AfterFunc(record.Find(r.Context()).ClientOf(r), func() { _ = v.body.Close() })
 		return
 	}
-	_ = b.Close()
+	_ = v.body.Close()
 }
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
