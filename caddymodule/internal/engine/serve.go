@@ -99,8 +99,8 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 			v.Close(r, err)
 		}
 	}()
-	waited := v.Refused() || v.Wait(r, h.app.Exiting)
-	if !waited {
+	gaveUp := !v.Refused() && !v.Wait(r, h.app.Exiting) // it was charged, and may be refused now
+	if gaveUp {
 		h.app.Correct(v.GiveBack(false))
 	}
 	var now time.Time // of a refusal; nobody else asks
@@ -115,7 +115,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 			refusal.Close = h.app.notifyRefused(r, v)
 		}
 		return false, refusal.Write(w, r, body.Whole(r))
-	case !waited:
+	case gaveUp:
 		w.WriteHeader(response.StatusClientLeft)
 		return false, nil
 	}
