@@ -94,24 +94,22 @@ type Slot struct {
 // Enter gives the request a slot, if need be after a wait, or says why it has none. A slot that
 // was given must be released. Exiting is closed when the process is about to end: from then on
 // nobody waits.
-func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *Slot) (result Result) {
+func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *Slot) Result {
 	s.gate, s.Owner = g, s
 	if !l.Share {
 		s.Claim = fairqueue.Claim{Rank: fairqueue.First}
 	}
-	switch g.arrive(s, l) {
-	case fairqueue.Served:
-	case fairqueue.Waiting:
-		result = s.wait(ctx, exiting, l.Wait)
-	case fairqueue.TooLong:
-		result.Why = TooLong
-		if l.Wait == 0 {
-			result.Why = Busy
-		}
-	default:
-		result.Why = QueueFull
+	switch becomes := g.arrive(s, l); {
+	case becomes == fairqueue.Served:
+		return Result{}
+	case becomes == fairqueue.Waiting:
+		return s.wait(ctx, exiting, l.Wait)
+	case becomes == fairqueue.TooLong && l.Wait == 0:
+		return Result{Why: Busy}
+	case becomes == fairqueue.TooLong:
+		return Result{Why: TooLong}
 	}
-	return result
+	return Result{Why: QueueFull}
 }
 
 // wait waits until the slot has come, or for so long.
