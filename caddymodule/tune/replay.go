@@ -109,7 +109,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	}
 	rp, some := l.rp, l.Directive
 	some.Server = nil // so that there is a verdict about each request
-	verdict, err := limit.Decide(r, rp.now, failed, &some, rp.app)
+	verdict, err := limit.Decide(r, failed, &some, rp.app)
 	switch {
 	case err != nil:
 		record.Of(r).Refused = true
@@ -157,7 +157,7 @@ func (l limiter) learn(w http.ResponseWriter, r *http.Request, next caddyhttp.Ha
 	for _, z := range l.Zones {
 		alone := l.Directive
 		alone.Zones, alone.Server = []*limit.Zone{z}, nil
-		verdict, err := limit.Decide(r, rp.now, failed, &alone, rp.app)
+		verdict, err := limit.Decide(r, failed, &alone, rp.app)
 		if err != nil || verdict == nil || len(verdict.Outcomes) == 0 {
 			continue
 		}

@@ -70,7 +70,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			defer h.app.Shared.Release()
 			h.awaitStore(r)
 		}
-		if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
+		if v, err = limit.Decide(r, failed, &h.Directive, h.app); err != nil {
 			return h.fail(w, r, err)
 		}
 		if v != nil {

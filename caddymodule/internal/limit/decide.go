@@ -103,7 +103,6 @@ type evaluation struct {
 	*Verdict // nil once it was returned
 
 	env Env
-	now time.Time // zero until somebody has asked for it
 
 	later    []*Zone // that concern the request and need its body
 	received bool    // the body was, or as much of it as may be
@@ -115,14 +114,14 @@ type evaluation struct {
 
 var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
 
-func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evaluation {
+func newEvaluation(r *http.Request, d *Directive, env Env) *evaluation {
 	a := evaluations.Get().(*evaluation)
 	if a.Verdict == nil {
 		a.Verdict = new(Verdict)
 		a.Outcomes = a.room[:0]
 	}
 	a.Look(r)
-	a.Directive, a.env, a.now = d, env, now
+	a.Directive, a.env = d, env
 	return a
 }
 
@@ -134,16 +133,8 @@ func (a *evaluation) release() {
 	evaluations.Put(a)
 }
 
-// Now returns the time of the decision. Most requests do not ask for it.
-func (a *evaluation) Now() time.Time {
-	if a.now.IsZero() {
-		a.now = time.Now()
-	}
-	return a.now
-}
-
-// Decide finds out what the zones of a handler do about a request now; a zero time stands for
-// the time when it is needed. failed is the error of the handler's own matcher.
+// Decide finds out what the zones of a handler do about a request now. failed is the error of the
+// handler's own matcher.
 //
 // The zones' claims are taken together. Those that need the body are a second batch: it is
 // received once the first has been poured, so that a client that is refused uploads nothing.
@@ -153,8 +144,8 @@ func (a *evaluation) Now() time.Time {
 // body that was received, and must be closed. The error is that of a zone's matcher, or
 // [body.ErrTimeout] or [body.ErrLeft] of a body that breaks off; then nothing stays charged,
 // unless part of the body lies in a file.
-func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (v *Verdict, err error) {
-	a := newEvaluation(r, now, d, env)
+func Decide(r *http.Request, failed error, d *Directive, env Env) (v *Verdict, err error) {
+	a := newEvaluation(r, d, env)
 	if err = a.claim(failed); err != nil {
 		a.Verdict = nil
 	} else if a.take(0); len(a.later) > 0 && !a.refused {
@@ -340,7 +331,8 @@ func (a *evaluation) refuseBlocked(o *Outcome, block leakybucket.Decision) {
 
 // claimBan refuses a request whose client is banned, as one of the zones.
 func (a *evaluation) claimBan() (refused bool) {
-	ban := a.Ban(a.Now())
+	now := time.Now()
+	ban := a.Ban(now)
 	if ban == nil || slices.ContainsFunc(a.Zones, a.decided) {
 		return false
 	}
@@ -350,7 +342,7 @@ func (a *evaluation) claimBan() (refused bool) {
 	}
 	// The zone need not match the request.
 	o := a.add(by, by.Key.Network(&a.Subject).Addr().String(), by.Shadow != nil)
-	if a.refuse(o, Banned, ban.Left(a.Now())); a.refused {
+	if a.refuse(o, Banned, ban.Left(now)); a.refused {
 		ban.Hits.Add(1)
 	}
 	return a.refused

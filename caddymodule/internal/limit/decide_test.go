@@ -116,7 +116,7 @@ func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, er
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	e.bodies = body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
-	v, err := Decide(r, time.Now(), failed, &Directive{Zones: zones, Server: &Server{Server: new(caddyhttp.Server)}}, e) // which reads no verdicts
+	v, err := Decide(r, failed, &Directive{Zones: zones, Server: &Server{Server: new(caddyhttp.Server)}}, e) // which reads no verdicts
 	got, failure := io.ReadAll(r.Body)
 	check.That(t, string(got) == "[1,2,3]" && failure == nil, "got the body %q, %v behind the decision, want all of it", got, failure)
 	if v != nil {
@@ -177,7 +177,7 @@ func TestABodyThatBreaksOff(t *testing.T) {
 			byBytes(z)
 			z.ReadBody.Most = "1MiB"
 		})}
-		v, err := Decide(r, time.Now(), nil, &Directive{Zones: zones}, &e)
+		v, err := Decide(r, nil, &Directive{Zones: zones}, &e)
 		check.That(t, v == nil && errors.Is(err, body.ErrLeft), "%d bytes: got %v, %v, want that the client has left", size, v, err)
 		got := slices.Contains(e.asked, "correct a/203.0.113.7 -1")
 		check.That(t, got == want, "%d bytes: asked %q, want the charge given back: %v", size, e.asked, want)
@@ -203,7 +203,7 @@ func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: &Server{Server: server}}
-	v := check.Must(Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}}))(t)
+	v := check.Must(Decide(r, nil, directive, &fakeEnv{everywhere: []*Zone{gate}}))(t)
 	v.Report(r, directive, time.Now(), make(http.Header))
 	skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool)
 	check.That(t, skipped, "the refusal is in the access log, want none")
