@@ -27,7 +27,7 @@ type MatchBlocked struct {
 	// config does not define is an error.
 	Zone string `json:"zone,omitempty"`
 
-	app *engine.Engine
+	engine *engine.Engine
 }
 
 // CaddyModule returns the Caddy module information.
@@ -43,15 +43,15 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) (err error) {
 			return option.ErrAsksThrottle
 		}
 	}
-	if m.app, err = engine.Of(ctx); err != nil {
+	if m.engine, err = engine.Of(ctx); err != nil {
 		return err
 	}
-	m.app.ReadVerdicts(ctx)
-	m.app.OnStart = append(m.app.OnStart, func(context.Context) error {
-		if m.Zone == "" || m.app.Zones[m.Zone] != nil {
+	m.engine.ReadVerdicts(ctx)
+	m.engine.OnStart = append(m.engine.OnStart, func(context.Context) error {
+		if m.Zone == "" || m.engine.Zones[m.Zone] != nil {
 			return nil
 		}
-		return fmt.Errorf("throttle_blocked: %w", option.Unknown("zone", m.Zone, "", slices.Sorted(maps.Keys(m.app.Zones))))
+		return fmt.Errorf("throttle_blocked: %w", option.Unknown("zone", m.Zone, "", slices.Sorted(maps.Keys(m.engine.Zones))))
 	})
 	return nil
 }
@@ -63,8 +63,8 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return true, nil
 	}
 	s := limit.NewSubject(r)
-	s.Overrides = m.app.Overrides()
-	if exempt, err := s.MatchesEveryAddress(m.app.Exempt); err != nil || exempt {
+	s.Overrides = m.engine.Overrides()
+	if exempt, err := s.MatchesEveryAddress(m.engine.Exempt); err != nil || exempt {
 		return false, err
 	}
 	if s.Ban(time.Now()) != nil {
@@ -72,7 +72,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 			return true, nil
 		}
 	}
-	if !m.app.AnyBlock() {
+	if !m.engine.AnyBlock() {
 		return false, nil
 	}
 	for z := range m.zones() {
@@ -80,7 +80,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		if !can || c.Shadow || res.Decided(z) {
 			continue
 		}
-		if _, runs := m.app.ConfirmedBlock(r.Context(), &c); runs {
+		if _, runs := m.engine.ConfirmedBlock(r.Context(), &c); runs {
 			return true, nil
 		}
 	}
@@ -90,7 +90,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 // zones returns the zones that the matcher asks about.
 func (m *MatchBlocked) zones() iter.Seq[*limit.Zone] {
 	return func(yield func(*limit.Zone) bool) {
-		for name, z := range m.app.Zones {
+		for name, z := range m.engine.Zones {
 			if (m.Zone == "" || m.Zone == name) && !yield(z.Zone) {
 				return
 			}

@@ -125,7 +125,7 @@ func Answer(w http.ResponseWriter, r *http.Request, path string, from override.O
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", path)}
 	}
 	in := &input{w: w, r: r, from: from}
-	e, release := engine.RunningApp()
+	e, release := engine.RunningEngine()
 	if e == nil {
 		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
 	}

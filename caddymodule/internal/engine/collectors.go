@@ -61,7 +61,7 @@ func (Running) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (Running) Collect(metrics chan<- prometheus.Metric) {
-	if e := newestApp.Load(); e != nil {
+	if e := newest.Load(); e != nil {
 		e.collectZones(metrics)
 		e.collectStores(metrics)
 		e.collectInFlight(metrics)

@@ -34,8 +34,8 @@ type control struct {
 	key      signer.Ring   // in Caddy's storage: a reload keeps it although storage fails meanwhile
 	stopped  chan struct{} // closed when no config uses it any more
 
-	mu   sync.Mutex
-	apps []*Engine // of configs that have started and not stopped, oldest first
+	mu      sync.Mutex
+	engines []*Engine // of configs that have started and not stopped, oldest first
 }
 
 func joinControl() *control {
@@ -57,7 +57,7 @@ func (c *control) sample() {
 		if n%int(sketch.Span/telemetry.SampleEvery) == 0 {
 			stores.EachOf(func(z *ZoneState) { z.Recent.Turn(now) })
 		}
-		if e := newestApp.Load(); e != nil {
+		if e := newest.Load(); e != nil {
 			e.Proxies.Requests.Store(0)
 		}
 		select {
@@ -68,32 +68,32 @@ func (c *control) sample() {
 	}
 }
 
-// newestApp is the last of the apps in the control, or nil. Listeners read it, too, for which a
+// newest is the last of the engines in the control, or nil. Listeners read it, too, for which a
 // lock at each connection and packet would cost too much.
-var newestApp atomic.Pointer[Engine]
+var newest atomic.Pointer[Engine]
 
 func (c *control) Start(e *Engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.follow(append(c.apps, e))
+	c.follow(append(c.engines, e))
 }
 
 func (c *control) Stop(e *Engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.follow(slices.DeleteFunc(c.apps, func(other *Engine) bool { return other == e }))
+	c.follow(slices.DeleteFunc(c.engines, func(other *Engine) bool { return other == e }))
 }
 
 // follow lets what is shared go by the newest of the configs that run. mu is held.
-func (c *control) follow(apps []*Engine) {
-	c.apps = apps
-	if len(apps) == 0 {
-		newestApp.Store(nil)
+func (c *control) follow(engines []*Engine) {
+	c.engines = engines
+	if len(engines) == 0 {
+		newest.Store(nil)
 		c.Changes.Use(nil, "", zap.NewNop(), nil)
 		return
 	}
-	e := apps[len(apps)-1]
-	if newestApp.Load() != e { // it has started, or a newer one has failed to
+	e := engines[len(engines)-1]
+	if newest.Load() != e { // it has started, or a newer one has failed to
 		c.Bodies.SetBounds(e.bodies)
 		for _, l := range e.InFlight {
 			l.Started()
@@ -105,21 +105,21 @@ func (c *control) follow(apps []*Engine) {
 			read = e.Shared.ChangesRead
 		}
 		c.Changes.Use(registry, filepath.Join(caddy.AppDataDir(), "throttle", "changes.json"), e.Logger, read)
-		newestApp.Store(e)
+		newest.Store(e)
 	}
 	// A config that starts may still fail to: a smaller bound must not drop buckets before that.
-	e.Memory.Memory.Use(e.Memory, slices.MaxFunc(apps, func(a, b *Engine) int { return a.Memory.MaxBuckets - b.Memory.MaxBuckets }).Memory.MaxBuckets)
+	e.Memory.Memory.Use(e.Memory, slices.MaxFunc(engines, func(a, b *Engine) int { return a.Memory.MaxBuckets - b.Memory.MaxBuckets }).Memory.MaxBuckets)
 }
 
-// RunningApp returns the app of the config that runs, or nil. Its stores stay open
+// RunningEngine returns the engine of the config that runs, or nil. Its stores stay open
 // until the caller has called the function that is returned.
-func RunningApp() (e *Engine, release func()) {
+func RunningEngine() (e *Engine, release func()) {
 	for {
-		e = newestApp.Load()
+		e = newest.Load()
 		if e == nil || e.Shared == nil {
 			return e, func() {}
 		}
-		if e.Shared.Hold(); newestApp.Load() == e {
+		if e.Shared.Hold(); newest.Load() == e {
 			return e, e.Shared.Release
 		}
 		e.Shared.Release() // a reload may have closed it before

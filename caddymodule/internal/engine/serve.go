@@ -20,7 +20,7 @@ import (
 type Handler struct {
 	limit.Directive
 
-	app     *Engine
+	engine  *Engine
 	handled atomic.Uint64 // requests
 	Match   limit.Matchers
 	headers []string // in which the upstream says what a request cost
@@ -32,7 +32,7 @@ type Handler struct {
 // provisioned in this context.
 func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
 	server, forErrors := e.JoinServer(ctx)
-	h := &Handler{app: e, Match: match, Directive: limit.Directive{Server: server}}
+	h := &Handler{engine: e, Match: match, Directive: limit.Directive{Server: server}}
 	for _, z := range zones {
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
@@ -65,12 +65,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	concerned, failed := h.Concerns(r)
 	var v *limit.Verdict // nil if the request is free, or nobody needs to know more of it
 	if concerned && !free {
-		if h.app.Shared != nil {
-			h.app.Shared.Hold() // since what uses it may outlive the config
-			defer h.app.Shared.Release()
+		if h.engine.Shared != nil {
+			h.engine.Shared.Hold() // since what uses it may outlive the config
+			defer h.engine.Shared.Release()
 			h.awaitStore(r)
 		}
-		if v, err = limit.Decide(r, failed, &h.Directive, h.app); err != nil {
+		if v, err = limit.Decide(r, failed, &h.Directive, h.engine); err != nil {
 			return h.fail(w, r, err)
 		}
 		if v != nil {
@@ -99,9 +99,9 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 			v.Close(r, err)
 		}
 	}()
-	gaveUp := !v.Refused() && !v.Wait(r, h.app.Exiting) // it was charged, and may be refused now
+	gaveUp := !v.Refused() && !v.Wait(r, h.engine.Exiting) // it was charged, and may be refused now
 	if gaveUp {
-		h.app.Correct(v.GiveBack(false))
+		h.engine.Correct(v.GiveBack(false))
 	}
 	var now time.Time // of a refusal; nobody else asks
 	if v.Overflows() {
@@ -110,9 +110,9 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 	v.Report(r, &h.Directive, now, w.Header())
 	switch {
 	case v.Refused():
-		refusal := v.Refusal(r, &h.app.Control.Refusals, now)
-		if len(h.app.watchers) > 0 {
-			refusal.Close = h.app.notifyRefused(r, v)
+		refusal := v.Refusal(r, &h.engine.Control.Refusals, now)
+		if len(h.engine.watchers) > 0 {
+			refusal.Close = h.engine.notifyRefused(r, v)
 		}
 		return false, refusal.Write(w, r, body.Whole(r))
 	case gaveUp:
@@ -141,11 +141,11 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) error 
 // awaitStore waits at the start of the process until the store was reached, or not in time. A
 // request that only shadow zones concern does not wait.
 func (h *Handler) awaitStore(r *http.Request) {
-	if h.app.Shared.Ready() {
+	if h.engine.Shared.Ready() {
 		return
 	}
 	s := limit.NewSubject(r)
-	if exempt, _ := s.MatchesEveryAddress(h.app.Exempt); exempt {
+	if exempt, _ := s.MatchesEveryAddress(h.engine.Exempt); exempt {
 		return
 	}
 	for _, z := range h.Zones {
@@ -153,7 +153,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 			continue
 		}
 		if concerned, _, err := z.Concerns(&s); err != nil || concerned {
-			h.app.Shared.Await(r.Context())
+			h.engine.Shared.Await(r.Context())
 			return
 		}
 	}
@@ -198,7 +198,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			v.Answered(time.Now(), status, own, header)
 		}
 		if !shared.RefusedUnasked(r, asked) {
-			h.app.Correct(v.Settle(observer, true))
+			h.engine.Correct(v.Settle(observer, true))
 		}
 		if h.Announces && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
 			hideLimits(header, before)
@@ -231,8 +231,8 @@ func withdraw(header http.Header, name string, values []string) {
 func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer, shared *record.Record, asked any) {
 	switch {
 	case shared.RefusedUnasked(r, asked):
-		h.app.Correct(v.GiveBack(true))
+		h.engine.Correct(v.GiveBack(true))
 	case observer != nil:
-		h.app.Correct(v.Settle(observer, false))
+		h.engine.Correct(v.Settle(observer, false))
 	}
 }

@@ -38,11 +38,11 @@ type Refused struct {
 // Holds reports whether requests of a peer, which is within the Client, are still refused. It
 // looks at what this Caddy knows, and waits for no store.
 func (r Refused) Holds(peer netip.Addr) bool {
-	a := newestApp.Load()
-	if a == nil || len(a.watchers) == 0 || a.number != r.config {
+	e := newest.Load()
+	if e == nil || len(e.watchers) == 0 || e.number != r.config {
 		return false
 	}
-	now, overrides := time.Now(), a.Overrides()
+	now, overrides := time.Now(), e.Overrides()
 	if overrides.AllShadow(now) {
 		return false
 	}
@@ -59,7 +59,7 @@ func (r Refused) Holds(peer netip.Addr) bool {
 	if l := overrides.Limit(r.block.Zone, r.block.Key, now); l != nil && !l.Limits() {
 		return false
 	}
-	block, _ := a.Store.Known(r.block)
+	block, _ := e.Store.Known(r.block)
 	return block.BlockedUntil != 0
 }
 

@@ -26,7 +26,7 @@ func (s *Site) Admin(method, path, body string, into any) (status int) {
 
 func AskAdmin(s testing.TB, a *engine.Engine, method, path, body string, into any) (status int) {
 	s.Helper()
-	running, release := engine.RunningApp()
+	running, release := engine.RunningEngine()
 	if running != nil {
 		release()
 	}
