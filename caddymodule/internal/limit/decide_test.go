@@ -165,6 +165,25 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	}
 }
 
+// What counts as a CONNECT is refused whatever its body says, so that is not received.
+func TestTheBodyOfAConnectIsNotReceived(t *testing.T) {
+	for name, change := range map[string]func(*Zone){
+		"for a field": func(z *Zone) { z.Field = []string{"pwd"} },
+		"for a cost":  byBytes,
+	} {
+		e := fakeEnv{bodies: body.NewStore(t.TempDir(), func(err error) { t.Error(err) })}
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("pwd=1"))
+		r.ContentLength = -1
+		r.URL.Opaque = "x"
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+		v := check.Must(Decide(r, nil, &Directive{Zones: []*Zone{testZone(t, "a", change)}}, &e))(t)
+		check.That(t, v.Refused() && v.Outcomes[0].Reason() == Connect, "%s: got %+v, want it refused as a CONNECT", name, v)
+		check.Equal(t, slices.Contains(e.asked, "receive"), false, "%s: the body was received", name)
+		v.Close(r, nil)
+	}
+}
+
 // A body that breaks off costs nothing, unless part of it went into a file.
 func TestABodyThatBreaksOff(t *testing.T) {
 	for size, want := range map[int]bool{1000: true, 300 << 10: false} {
