@@ -247,15 +247,13 @@ func (v *Verdict) Settle(observer *Observer, beforeHeaders bool) (due []leakybuc
 		if o.Answer.Poured {
 			reserved = o.Cost
 		}
-		var cost float64
-		known, refunded := true, false
-		if o.Zone.Settle != nil {
+		cost, known, refunded := reserved, true, o.earned
+		switch {
+		case o.Zone.Settle != nil:
 			cost, known = o.Zone.Settle.Actual(observer, o.Limit, reserved)
 			refunded = cost == 0
-		} else {
-			if cost, refunded = reserved, o.earned; refunded {
-				cost *= keptShare
-			}
+		case refunded:
+			cost *= keptShare
 		}
 		diff := cost - reserved
 		if beforeHeaders && diff <= 0 {
