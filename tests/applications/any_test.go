@@ -350,6 +350,7 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 		{"at Parse Server", paths, "field password", "/parse//batch", `{"requests": [
 			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "a"}},
 			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "b"}}]}`, []string{"Content-Type", "application/json"}, 0},
+		{"in the path", "path */password/*", "field password", "/auth/login/username/alice/pass%77ord/wrong", "", nil, 0},
 		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
 		{"by HTTP Digest", digest, digest + "\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
@@ -367,6 +368,25 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 			})
 			check.That(t, got[200] == c.want || c.want > 0 && got[200] == c.want+1, "got %v, want %d of 200", got, c.want)
 		})
+	}
+}
+
+// TestNoHeaderChoosesThePath of an application behind the lines of the page, as Zend Framework 1 lets it.
+func TestNoHeaderChoosesThePath(t *testing.T) {
+	t.Parallel()
+	const lines = "request_header -*Original*\nrequest_header -*Rewrite*\n"
+	check.Assume(t, strings.Contains(system.Page(t, "docs/recipes/any-application.md"), lines), "got no %s on the page", lines)
+	up := system.StartUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		for name := range r.Header {
+			if strings.HasSuffix(strings.ToLower(name), "url") {
+				w.WriteHeader(http.StatusTeapot)
+			}
+		}
+	})
+	s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\n"+lines+"reverse_proxy "+up.Address+"\n}\n")
+	for _, name := range []string{"X-Original-Url", "x_original_url", "X-Rewrite-Url", "X_REWRITE_URL"} {
+		got := s.Must(system.Request{Address: "203.0.113.2", Target: "/", Header: []string{name, "/admin"}})
+		check.That(t, got.Status == 200, "got %d, want no %s", got.Status, name)
 	}
 }
 
