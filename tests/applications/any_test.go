@@ -338,7 +338,7 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	const digest = `match header_regexp Authorization (?i)^[\S\t]*(basic|digest)`
-	const paths = "path */xmlrpc.php* */soap* */api_jsonrpc.php* */graphql* */batch*"
+	const paths = "path */xmlrpc.php* */soap* */api_jsonrpc.php* *rest.php* */graphql* */batch*"
 	for _, c := range []struct {
 		name, line, zone, target, body string
 		header                         []string
@@ -353,6 +353,8 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 		{"in the path", "path */password/*", "field password", "/auth/login/username/alice/pass%77ord/wrong", "", nil, 0},
 		{"by place, as PHP's SoapServer takes them", paths, "field password", "/mantis/api/soap/mantisconnect.php",
 			`<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body><mc_login><a>alice</a><b>wrong</b></mc_login></Body></Envelope>`, []string{"Content-Type", "text/xml"}, 0},
+		{"as JSON in a form, at SuiteCRM", paths, "field password", "/service/v4_1/rest.php",
+			`method=login&input_type=JSON&rest_data={"user_auth":{"user_name":"alice","password":"wrong"}}`, nil, 0},
 		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
 		{"by HTTP Digest", digest, digest + "\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
