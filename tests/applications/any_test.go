@@ -338,6 +338,7 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	const digest = `match header_regexp Authorization (?i)^[\S\t]*(basic|digest)`
+	const inPath = "path */username/* */password/*"
 	const paths = "path */xmlrpc.php* */soap* */api_jsonrpc.php* *rest.php* */graphql* */batch*"
 	for _, c := range []struct {
 		name, line, zone, target, body string
@@ -350,7 +351,8 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 		{"at Parse Server", paths, "field password", "/parse//batch", `{"requests": [
 			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "a"}},
 			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "b"}}]}`, []string{"Content-Type", "application/json"}, 0},
-		{"in the path", "path */password/*", "field password", "/auth/login/username/alice/pass%77ord/wrong", "", nil, 0},
+		{"in the path", inPath, "field password", "/auth/login/id/alice/pass%77ord/wrong", "", nil, 0},
+		{"of a name in the path", inPath, "field password", "/auth/login/username/alice", "username=bob&password=wrong", nil, 0},
 		{"by place, as PHP's SoapServer takes them", paths, "field password", "/mantis/api/soap/mantisconnect.php",
 			`<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body><mc_login><a>alice</a><b>wrong</b></mc_login></Body></Envelope>`, []string{"Content-Type", "text/xml"}, 0},
 		{"as JSON in a form, at SuiteCRM", paths, "field password", "/service/v4_1/rest.php",
