@@ -339,7 +339,7 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	const digest = `match header_regexp Authorization (?i)^[\S\t]*(basic|digest)`
 	const inPath = "path */username/* */password/*"
-	const paths = "path */xmlrpc.php* */soap* */api_jsonrpc.php* *rest.php* */graphql* */batch*"
+	const paths = "path */xmlrpc* *jsonrpc* */api/soap* *soap.php* *rest.php* */graphql* */batch*"
 	for _, c := range []struct {
 		name, line, zone, target, body string
 		header                         []string
