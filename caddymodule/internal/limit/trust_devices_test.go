@@ -332,6 +332,28 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 	}
 }
 
+// A site may have two login forms, as MyBB has. Who logs in by one, and names somebody else in the other, earns no device.
+func TestTwoNamesEarnNoDevice(t *testing.T) {
+	for _, test := range []struct {
+		quick string
+		want  int // devices
+	}{{"", 1}, {"owner", 2}, {"victim", 0}} {
+		zones := ""
+		for _, field := range []string{"log", "quick"} {
+			zones += "zone " + field + " {\nkey field " + field + " missing skip\nlimit 10 1/h\nrefund status 302\ntrust_devices wordpress_test_cookie\n}\n"
+		}
+		s := servertest.NewLoginSite(t, t.TempDir(), zones)
+		b := newBrowser(s, "192.0.2.1:1")
+		form := url.Values{"log": {"owner"}, "pwd": {"right"}}
+		if test.quick != "" {
+			form.Set("quick", test.quick)
+		}
+		b.post("https://example.com/wp-login.php", form)
+		check.Equal(t, len(b.cookies), test.want, "quick=%s: devices", test.quick)
+		s.Stop()
+	}
+}
+
 // The cookie of somebody else, who is logged in or registers by the same request, refunds no guess.
 func TestACookieOfAnotherRefundsNothing(t *testing.T) {
 	for _, from := range []string{"", "cross-site"} {
