@@ -406,19 +406,40 @@ func (s *Subject) everyAddress(ask func() (bool, error)) (bool, error) { return 
 // MatchesAnyAddress reports whether one of the sets holds for any address of the request. Each holds for
 // a CONNECT.
 func (s *Subject) MatchesAnyAddress(sets Matchers) (bool, error) {
-	return s.anyAddress(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
+	holds, err := s.askSets(true, sets)
+	return holds || len(sets) == 0, err
 }
 
 // MatchesEveryAddress reports whether one of the sets holds for all addresses of the request. None
 // holds for a CONNECT.
-func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
+func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) { return s.askSets(false, sets) }
+
+// askSets asks each set with the addresses, but header_regexp only once: it reads none, and takes long
+// with headers that a client repeats by HPACK for a few bytes.
+func (s *Subject) askSets(last bool, sets Matchers) (holds bool, err error) {
 	for _, set := range sets {
-		holds, err := s.everyAddress(func() (bool, error) { return set.MatchWithError(s.Judged) })
+		if !s.looked {
+			s.lookUpAddresses()
+		}
+		var once caddyhttp.MatcherSet
+		if each := set; s.all != nil && s.Judged.Method != http.MethodConnect {
+			set = nil
+			for _, m := range each {
+				if _, is := m.(*caddyhttp.MatchHeaderRE); is {
+					once = append(once, m)
+				} else {
+					set = append(set, m)
+				}
+			}
+		}
+		if holds, err = once.MatchWithError(s.Judged); holds {
+			holds, err = s.ask(last, func() (bool, error) { return set.MatchWithError(s.Judged) })
+		}
 		if holds || err != nil {
-			return holds, err
+			break
 		}
 	}
-	return false, nil
+	return holds, err
 }
 
 // AnyMatchesEveryAddress reports whether MatchesEveryAddress holds for any of several. Matchers that
