@@ -93,9 +93,6 @@ type Sender struct {
 	// is set if Client is that one.
 	Named  netip.Addr
 	Behind bool
-
-	// User is who authenticated, or empty.
-	User string
 }
 
 // HeaderFields are those that a line has.

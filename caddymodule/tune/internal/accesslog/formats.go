@@ -250,7 +250,7 @@ var strangers = []struct {
 }
 
 // readPeer reads what is before the time of a combined line: the client's address, or a list of
-// them, behind the name of the virtual host if there is one, and the user.
+// them, behind the name of the virtual host if there is one.
 func (l *namedLine) readPeer(text string) {
 	text = strings.TrimPrefix(strings.TrimRight(text, " "), `"`) // LiteSpeed quotes the whole line
 	first, rest := word(text)
@@ -260,11 +260,10 @@ func (l *namedLine) readPeer(text string) {
 		list = append(list, first)
 	}
 	first = strings.Join(list, "")
-	if second, after := word(rest); after != "" && second != "-" && addressIn(second).IsValid() && !addressIn(first).IsValid() {
-		l.Host, first, rest = dashless(first), second, after
+	if second, after := word(rest); after != "" && addressIn(second).IsValid() && !addressIn(first).IsValid() {
+		l.Host, first = dashless(first), second
 	}
-	_, user := word(rest)
-	l.User, l.peer = dashless(user), first
+	l.peer = first
 }
 
 // readExtras reads what is behind the fields of a combined line. The last quoted addresses are

@@ -22,9 +22,9 @@ const accessLogger = "http.log.access"
 type namedLine struct {
 	*Request
 	*parser
-	times
-	logger, message gjson.Result
-	client, given   gjson.Result // what the flags name
+	began, ended, elapsed gjson.Result // when the request did, and how long it took
+	logger, message       gjson.Result
+	client, given         gjson.Result // what the flags name
 
 	unit time.Duration // of elapsed; 0 means that of Caddy's
 
@@ -35,9 +35,6 @@ type namedLine struct {
 	peer, forwarded, query string
 	site                   string // of a virtual host, which names the host if nothing else does
 }
-
-// Times are when a request began and ended, as far as a line says.
-type times struct{ began, ended, elapsed gjson.Result }
 
 // flagged notes a field if a flag names it.
 func (l *namedLine) flagged(name string, value gjson.Result) {
@@ -70,9 +67,8 @@ var (
 
 		"status EdgeResponseStatus DownstreamStatus response_code":                func(l *namedLine, v gjson.Result) { l.Status = max(0, int(v.Int())) }, // HAProxy has -1 if there was no response
 		"size body_bytes_sent bytes_sent EdgeResponseBytes DownstreamContentSize": func(l *namedLine, v gjson.Result) { l.Size = count(v) },
-		"bytes_read":                         func(l *namedLine, v gjson.Result) { l.Received = count(v) },
-		"user_id remote_user ClientUsername": func(l *namedLine, v gjson.Result) { l.User = dashless(v.Str) },
-		"throttle":                           func(l *namedLine, v gjson.Result) { l.Throttle = v.Raw },
+		"bytes_read": func(l *namedLine, v gjson.Result) { l.Received = count(v) },
+		"throttle":   func(l *namedLine, v gjson.Result) { l.Throttle = v.Raw },
 		"in_flight": func(l *namedLine, v gjson.Result) {
 			l.InFlight, l.Waited = v.Get("decision").Str, durationOf(v.Get("waited").Raw, time.Second)
 		},

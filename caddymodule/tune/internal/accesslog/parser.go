@@ -83,9 +83,8 @@ func (p *parser) parseStamp(text string) (at time.Time, ok bool) {
 			p.layout, ok = i, true
 		}
 	}
-	p.stamp, p.at = text, at
-	if !ok {
-		p.stamp = ""
+	if ok {
+		p.stamp, p.at = text, at
 	}
 	return at, ok
 }
@@ -139,25 +138,15 @@ func durationOf(text string, unit time.Duration) time.Duration {
 var wrapper = regexp.MustCompile(`^(?:[\w.-]{1,80} +\| ?|(?:<\d{1,3}>)?(?:\d )?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)) (?:(?:stdout|stderr) [FP] |[\w.:-]+ [\w./-]+(?:\[\d+\])?: ))`)
 
 // unwrap returns the line that a log holds within another one: behind the prefix of a
-// container runtime or of syslog, or as a text in JSON.
+// container runtime or of syslog, or in Docker's JSON.
 func unwrap(line string) string {
 	switch {
 	case len(line) < 12:
 	case strings.HasPrefix(line, `{"log":"`): // Docker's json-file
-		return inner(line, "log")
-	case line[0] == '{' && (line[2] == '_' || 'A' <= line[2] && line[2] <= 'Z'): // journalctl -o json
-		return inner(line, "MESSAGE")
+		return strings.TrimRight(gjson.Get(line, "log").Str, "\r\n\t ")
 	case line[0] == '{':
 	case line[0] == '<', line[3] == ' ', line[4] == '-' && line[10] == 'T', strings.Contains(line[:min(len(line), 90)], " | "):
 		return line[len(wrapper.FindString(line)):]
-	}
-	return line
-}
-
-// inner returns a text of a JSON object, or the line if there is none.
-func inner(line, field string) string {
-	if text := gjson.Get(line, field); text.Type == gjson.String {
-		return strings.TrimRight(text.Str, "\r\n\t ")
 	}
 	return line
 }

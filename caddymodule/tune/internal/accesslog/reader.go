@@ -377,37 +377,38 @@ func (s *sorter) flush() error {
 	return cmp.Or(err, packed.Close())
 }
 
-// A run is some requests in order: the first that is left, if it was read, and the next ones.
+// A run is some requests in order: the first that is left, if it was read, and the file of the others.
 type run struct {
 	head *Request
-	next func() (*Request, error)
+	rest *gob.Decoder
 }
 
 // all iterates over the requests in order. An error is the last that comes.
 func (s *sorter) all(yield func(*Request, error) bool) {
+	if len(s.files) == 0 {
+		s.sort()
+		for i, req := range s.held {
+			if s.held[i] = nil; !yield(req, nil) {
+				return
+			}
+		}
+		return
+	}
+	if err := s.flush(); err != nil {
+		yield(nil, err)
+		return
+	}
 	var runs []*run
 	for _, file := range s.files {
-		from := gob.NewDecoder(s2.NewReader(io.NewSectionReader(file, 0, math.MaxInt64), s2.ReaderMaxBlockSize(bufferSize)))
-		runs = append(runs, &run{next: func() (*Request, error) {
-			req := new(Request)
-			return req, from.Decode(req)
-		}})
+		runs = append(runs, &run{rest: gob.NewDecoder(s2.NewReader(io.NewSectionReader(file, 0, math.MaxInt64), s2.ReaderMaxBlockSize(bufferSize)))})
 	}
-	s.sort()
-	runs = append(runs, &run{next: func() (*Request, error) {
-		if len(s.held) == 0 {
-			return nil, io.EOF
-		}
-		req := s.held[0]
-		s.held[0], s.held = nil, s.held[1:]
-		return req, nil
-	}})
 	for {
 		var first *run
-		for i := len(runs) - 1; i >= 0; i-- {
-			r, err := runs[i], error(nil)
+		for i, r := range slices.Backward(runs) {
+			var err error
 			if r.head == nil {
-				r.head, err = r.next()
+				r.head = new(Request)
+				err = r.rest.Decode(r.head)
 			}
 			switch {
 			case errors.Is(err, io.EOF):
