@@ -246,12 +246,12 @@ func TestWhoSentMostIsAlwaysShown(t *testing.T) {
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle pages 5 1/d\n}\n")
 	for _, args := range [][]string{{"recommend", log}, {"replay", "--config", config, log}} {
 		out := ran(t, args...)
-		for _, want := range []string{"Who sent the most:", "a health check\n    mostly /up, as ELB-HealthChecker/2.0\n", "Who sent the most logins (POST):", "203.0.113.10 ", "%      -        0 "} {
+		for _, want := range []string{"Who sent the most:", "a monitor or health check\n    mostly /up, as ELB-HealthChecker/2.0\n", "Who sent the most logins (POST):", "203.0.113.10 ", "%      -        0 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: got\n%s\nwant %q", args[0], out, want)
 			}
 		}
-		if strings.Contains(out, "ban it") || args[0] == "recommend" && !strings.Contains(out, "It seems to be a health check. If it is yours, let it pass, by exempt client_ip in the global options. To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '10.0.0.5' LOG.") {
+		if strings.Contains(out, "ban it") || args[0] == "recommend" && !strings.Contains(out, "It seems to be a monitor or health check. If it is yours, let it pass, by exempt client_ip in the global options. To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '10.0.0.5' LOG.") {
 			t.Errorf("got\n%s\nwant a health check as such", out)
 		}
 	}

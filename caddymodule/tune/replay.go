@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -31,35 +32,31 @@ import (
 type player struct {
 	replayConfig
 	now       time.Time
-	events    []event // to come, in order
-	observe   observer
-	study     studier     // if not nil, each zone decides alone, and nothing is refused
+	events    []event     // to come, in order
 	clients   clients.Log // all of the log
 	pagesOnly bool        // requests for static assets are not run
 	shown     string      // the only zone to run, or empty
+
+	// observe learns what the zones decide, once for each outcome. The request is that of the log.
+	observe func(o *limit.Outcome, req *accesslog.Request)
+
+	// If study is not nil, each zone decides alone, and nothing is refused. It learns what a zone
+	// charges a request, and by how much the response corrects that, after so long.
+	study func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration)
 
 	fields  []string          // of zones, which requests are given that are logins
 	logIns  []string          // to these addresses; if empty, all POSTs are
 	awaited bool              // what the upstream answers matters to a zone that has charged the request
 	took    time.Duration     // by the upstream for the request; 0 if it was not asked
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
-	remarkable
+
+	// How many requests a report says more of.
+	assets    int                    // for static assets
+	skipped   int                    // that no server hands to its routes
+	elsewhere int                    // for hosts of which the config has no site
+	strangers sketch.Counter[string] // these hosts
+	keyless   map[string]int         // whose key lacks a part, by the zone's name
 }
-
-// A remarkable is how many requests a report says more of.
-type remarkable struct {
-	assets  int            // for static assets
-	skipped int            // that no server hands to its routes
-	keyless map[string]int // whose key lacks a part, by the zone's name
-}
-
-// An observer learns what the zones decide. It is called once for each outcome, when it is
-// final. The request is that of the log.
-type observer func(o *limit.Outcome, req *accesslog.Request)
-
-// A studier learns what a zone charges a request, and by how much the response corrects that,
-// after so long.
-type studier func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration)
 
 // clientsOf returns the clients of the log as a zone tells them apart.
 func (rp *player) clientsOf(zone string) *clients.Table {
@@ -87,7 +84,7 @@ func (rp *player) begin(without map[string]bool) {
 		if len(z.Field) > 0 && !slices.Contains(rp.fields, z.Field[0]) {
 			rp.fields = append(rp.fields, z.Field[0])
 		}
-		z.Reporter = replayReporter{z.Reporter, rp, z.Zone}
+		z.Reporter = keylessReporter{z.Reporter, rp, z.Zone}
 	}
 }
 
@@ -117,7 +114,9 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	case verdict == nil || len(verdict.Outcomes) == 0:
 		return next.ServeHTTP(w, r)
 	}
-	verdict.Report(r, &some, rp.now, w.Header())
+	for i := range verdict.Outcomes {
+		rp.observe(&verdict.Outcomes[i], loggedOf(r))
+	}
 	if verdict.Refused() {
 		record.Of(r).Refused = true
 		w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
@@ -239,20 +238,15 @@ func loggedOf(r *http.Request) *accesslog.Request {
 	return req
 }
 
-// A replayReporter tells a replay what its zones decide, and a zone's own reporter the rest.
-type replayReporter struct {
+// A keylessReporter counts requests whose key lacks a part.
+type keylessReporter struct {
 	limit.Reporter
 	rp   *player
 	zone *limit.Zone
 }
 
-// Decided implements limit.Reporter.
-func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ http.Header) {
-	r.rp.observe(o, loggedOf(asked))
-}
-
 // Count implements limit.Reporter.
-func (r replayReporter) Count(c limit.Count) {
+func (r keylessReporter) Count(c limit.Count) {
 	if c == limit.CountKeyless && !r.zone.Key.IsAddress() { // else there is a note of all such requests
 		r.rp.keyless[r.zone.Name]++
 	}

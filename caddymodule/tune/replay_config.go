@@ -62,7 +62,7 @@ func newPlayer(config []byte) (_ *player, err error) {
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
 	delete(whole.Apps.Throttle, "store")
-	rp := &player{unknown: make(map[string]string), remarkable: remarkable{keyless: make(map[string]int)}, replayConfig: replayConfig{raw: compact.Bytes()}}
+	rp := &player{unknown: make(map[string]string), keyless: make(map[string]int), replayConfig: replayConfig{raw: compact.Bytes()}}
 	rp.clients.By(32, 64)
 	rp.noteFolders(whole.Apps.Throttle)
 	throttle, _ := json.Marshal(whole.Apps.Throttle) // of what has been read
@@ -140,37 +140,28 @@ func (rp *player) addServer(ctx caddy.Context, config *caddyhttp.Server) error {
 	if err := s.Routes.Provision(ctx); err != nil {
 		return err
 	}
-	end := caddyhttp.HandlerFunc(rp.upstream)
-	if err := linkRoutes(ctx, s.Routes, end, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
-		running := throttle.(*caddymodule.Handler).Running()
-		rp.handlers = append(rp.handlers, running)
-		return limiter{running, rp}
-	}); err != nil {
+	if err := rp.linkRoutes(ctx, s.Routes); err != nil {
 		return err
 	}
-	s.chain = s.Routes.Compile(end)
+	s.chain = s.Routes.Compile(caddyhttp.HandlerFunc(rp.upstream))
 	return nil
 }
 
 // stranger says which hosts the log has that the config has not, or "".
 func (rp *player) stranger() string {
-	hosts, others, sum := []string{}, []string{}, 0
+	var sites, others []string
 	for _, s := range rp.servers {
-		if hosts = append(hosts, s.hosts...); len(s.hosts) == 0 || strings.Contains(strings.Join(s.hosts, ""), "{") {
-			return "" // it takes any host, or who knows which
-		}
+		sites = append(sites, s.hosts...)
 	}
-	for _, sent := range rp.clients.Hosts() {
-		host, _ := hostAndPort(sent.Key.Value())
-		if !slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) }) {
-			others, sum = append(others, fmt.Sprintf("%s (%s)", command.Printable(host, 80), clients.Comma(sent.AtLeast))), sum+sent.AtLeast
-		}
-	}
-	if sum == 0 {
+	has := strings.Join(sites, ", ")
+	if rp.elsewhere == 0 || strings.Contains(has, "{") { // who knows which
 		return ""
 	}
+	for _, host := range rp.strangers.Top(5) {
+		others = append(others, fmt.Sprintf("%s (%s)", command.Printable(host.Key, 80), clients.Comma(host.AtLeast)))
+	}
 	return fmt.Sprintf("%s for hosts of which the config has no site: %s. It has %s: change that in a copy to try it.",
-		clients.Counted(sum, "request is", "requests are"), strings.Join(others[:min(5, len(others))], ", "), strings.Join(hosts, ", "))
+		clients.Counted(rp.elsewhere, "request is", "requests are"), strings.Join(others, ", "), has)
 }
 
 // takes reports whether the server has a site of that host, or one for all.
@@ -180,16 +171,20 @@ func (s *replayServer) takes(host string) bool {
 
 // serverOf returns the server that a request has probably come to, which a log does not say: one
 // with a site of that host, and rather one that listens on the port.
-func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
+func (rp *player) serverOf(req *accesslog.Request) *replayServer {
 	host, port := hostAndPort(req.Host)
 	if port == "" && req.TLS {
 		port = "443"
 	}
-	i := slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) && slices.Contains(s.ports, port) })
+	i := slices.IndexFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) && slices.Contains(s.ports, port) })
 	if i < 0 {
-		i = slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) })
+		i = slices.IndexFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) })
 	}
-	return c.servers[max(0, i)]
+	if i < 0 {
+		rp.elsewhere++
+		rp.strangers.Add(strings.Clone(host), 1)
+	}
+	return rp.servers[max(0, i)]
 }
 
 // hostAndPort splits what a client has sent as Host.
@@ -281,24 +276,23 @@ func stripHandler(raw json.RawMessage, later bool) json.RawMessage {
 }
 
 // linkRoutes links provisioned routes that were stripped. Terminal ones, which Caddy would end with
-// an empty answer, end at end. What instead returns is in the place of each throttle handler.
-func linkRoutes(ctx caddy.Context, routes caddyhttp.RouteList, end caddyhttp.Handler, instead func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler) error {
+// an empty answer, end at the upstream. A limiter is in the place of each throttle handler.
+func (rp *player) linkRoutes(ctx caddy.Context, routes caddyhttp.RouteList) error {
 	for n := range routes {
 		route := &routes[n]
 		for i, handler := range route.Handlers {
 			switch h := handler.(type) {
 			case *caddyhttp.Subroute:
-				if err := linkRoutes(ctx, h.Routes, end, instead); err != nil {
+				if err := rp.linkRoutes(ctx, h.Routes); err != nil {
 					return err
 				}
-			case caddy.Module:
-				if h.CaddyModule().ID.Name() == "throttle" {
-					route.Handlers[i] = instead(handler)
-				}
+			case *caddymodule.Handler:
+				rp.handlers = append(rp.handlers, h.Running())
+				route.Handlers[i] = limiter{h.Running(), rp}
 			}
 		}
 		if route.Terminal {
-			route.Handlers = append(route.Handlers, lastHandler{end})
+			route.Handlers = append(route.Handlers, lastHandler{rp})
 		}
 		if err := route.ProvisionHandlers(ctx, nil); err != nil {
 			return err
@@ -307,10 +301,10 @@ func linkRoutes(ctx caddy.Context, routes caddyhttp.RouteList, end caddyhttp.Han
 	return nil
 }
 
-// lastHandler is a handler that calls no other.
-type lastHandler struct{ caddyhttp.Handler }
+// lastHandler is the upstream as the last handler of a route.
+type lastHandler struct{ *player }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h lastHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	return h.Handler.ServeHTTP(w, r)
+	return h.upstream(w, r)
 }

@@ -47,12 +47,11 @@ type (
 
 // reportOf returns what zones have decided about the requests of logs.
 func reportOf(in *accesslog.Reader, zones []*Decided, known *clients.Log, notes []string) *Report {
-	const instant = "2006-01-02 15:04:05"
 	r := &Report{Log: *in.Stats(), Zones: zones, Clients: known.Senders(), Notes: notes}
 	if r.Clients.People == 0 {
 		r.Notes = append(r.Notes, "No client looks like a person, who loads static assets with pages, so this log does not say whether people were refused.")
 	}
-	r.head = fmt.Sprintf("%s from %s to %s UTC (%s)\n", clients.Counted(int(r.Log.Requests), "request"), r.Log.From.Format(instant), r.Log.To.Format(instant), r.Log.To.Sub(r.Log.From).Round(time.Second))
+	r.head = fmt.Sprintf("%s from %s to %s UTC (%s)\n", clients.Counted(int(r.Log.Requests), "request"), r.Log.From.Format(time.DateTime), r.Log.To.Format(time.DateTime), r.Log.To.Sub(r.Log.From).Round(time.Second))
 	if r.Log.Other > 0 {
 		r.head += clients.Counted(int(r.Log.Other), "line is", "lines are") + " about something else.\n"
 	}

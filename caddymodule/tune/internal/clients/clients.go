@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +17,6 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -30,7 +30,6 @@ type Log struct {
 	tables   []*Table
 	requests int
 	took     time.Duration // by those whose line says so
-	hosts    sketch.Counter[unique.Handle[string]]
 }
 
 // A Table is the clients of a log, by so many leading bits of their addresses.
@@ -53,15 +52,11 @@ func (l *Log) By(ipv4, ipv6 int) *Table {
 func (l *Log) Add(r *accesslog.Request) {
 	l.requests++
 	l.took += max(0, r.Duration)
-	l.hosts.Add(unique.Make(r.Host), 1)
 	logIn := l.LogIn == nil && looksLikeLogIn(r) || l.LogIn != nil && l.LogIn(r)
 	for _, t := range l.tables {
 		t.Of(r.Client).add(r, logIn)
 	}
 }
-
-// Hosts returns those of most requests.
-func (l *Log) Hosts() []sketch.Key[unique.Handle[string]] { return l.hosts.Top(64) }
 
 // Of returns the client with an address, or of all requests without one. One that sent nothing
 // looks like a robot.
@@ -118,7 +113,7 @@ func (c *Client) add(r *accesslog.Request, logIn bool) {
 	if r.Asset() {
 		c.Assets++
 	} else {
-		c.vote(kept(folderOf(r.Route())))
+		c.vote(r.Route())
 	}
 	if r.Status == http.StatusNotFound {
 		c.notFound++
@@ -128,18 +123,13 @@ func (c *Client) add(r *accesslog.Request, logIn bool) {
 	}
 }
 
-// folderOf returns a path up to the end of its first folder.
-func folderOf(path string) string {
+// vote finds the folder, the first of the path, of most of a client's requests, if there is one
+// (Boyer and Moore 1981, "MJRTY").
+func (c *Client) vote(path string) {
 	if n := strings.IndexByte(strings.TrimPrefix(path, "/"), '/'); n >= 0 {
 		path = path[:n+2] + "*"
 	}
-	return path
-}
-
-// vote finds the folder of most of a client's requests, if there is one (Boyer and Moore
-// 1981, "MJRTY").
-func (c *Client) vote(folder unique.Handle[string]) {
-	switch {
+	switch folder := kept(path); {
 	case c.ahead == 0:
 		c.folder, c.ahead = folder, 1
 	case c.folder == folder:
@@ -157,25 +147,16 @@ func (c *Client) asks() string {
 	return c.folder.Value()
 }
 
-// probes are words in the user agents of what asks whether a site is up.
-var probes = []struct {
-	is    string
-	words []string
-}{
-	{"a health check", strings.Fields("healthcheck health-check googlehc kube-probe")},
-	{"a monitor", strings.Fields("prtg uptime pingdom statuscake site24x7 nagios check_http zabbix icinga hetrix datadog nodeping monit/ blackbox updown.io checkly")},
-}
+// probes finds the user agents of what asks whether a site is up.
+var probes = regexp.MustCompile("(?i)health-?check|googlehc|kube-probe|prtg|uptime|pingdom|statuscake|site24x7|nagios|check_http|zabbix|icinga|hetrix|datadog|nodeping|monit/|blackbox|updown.io|checkly")
 
 // probe says what asks whether the site is up, or is on this machine: "" if the client is
 // neither. Nobody should ban it.
 func (c *Client) probe() string {
-	said := strings.ToLower(c.agent.Value())
-	for _, probe := range probes {
-		if slices.ContainsFunc(probe.words, func(word string) bool { return strings.Contains(said, word) }) {
-			return probe.is
-		}
-	}
-	if c.Addr.IsLoopback() || c.Addr.IsUnspecified() { // ::1, masked
+	switch {
+	case probes.MatchString(c.agent.Value()):
+		return "a monitor or health check"
+	case c.Addr.IsLoopback(), c.Addr.IsUnspecified(): // ::1, masked
 		return "this machine itself"
 	}
 	return ""
@@ -326,13 +307,12 @@ func MostRefused(all []Key) []Key {
 
 // WriteKeys writes those keys as a table.
 func WriteKeys(b *strings.Builder, title string, keys []Key) {
-	const instant = "2006-01-02 15:04:05"
 	for i, k := range keys {
 		if i == 0 {
 			fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %9s %9s  %s\n", title, "key", "refused", "of", "assets", "looks like")
 		}
 		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n    %s to %s, %s\n", command.Printable(cmp.Or(k.Key, "(shared)"), 39), Comma(k.Refused), Comma(k.Asked), Comma(k.Assets), k.is(),
-			k.FirstOver.Format(instant), k.LastOver.Format(instant), k.about())
+			k.FirstOver.Format(time.DateTime), k.LastOver.Format(time.DateTime), k.about())
 	}
 }
 

@@ -2,8 +2,8 @@ package clients
 
 import (
 	"hash/maphash"
+	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
@@ -32,8 +32,8 @@ const (
 
 // Looks says what the client looks like. Those without an address are many, and unknown.
 func (c *Client) Looks() Looks {
-	switch robots := c.robots > 0 && 2*c.robots >= c.Agents(); {
-	case !c.Addr.IsValid(), robots, c.Assets < fewestAssets, c.Assets*(personPages+1) < c.Requests:
+	switch robot := c.robots > 0 && 2*c.robots >= c.Agents(); {
+	case !c.Addr.IsValid(), robot, c.Assets < fewestAssets, c.Assets*(personPages+1) < c.Requests:
 		return Robot
 	case c.Agents() >= manyAgents && c.Assets*5 >= c.Requests:
 		return Many
@@ -64,21 +64,12 @@ func (c *Client) addAgent(r *accesslog.Request) bool {
 	if len(c.agents) == mostAgents || slices.Contains(c.agents, hash) {
 		return false
 	}
-	if c.agents = append(c.agents, hash); !robot(r.Agent) {
+	if c.agents = append(c.agents, hash); !robots.MatchString(r.Agent) {
 		return false
 	}
 	c.robots++
 	return true
 }
 
-// robotWords are what programs call themselves, which browsers do not.
-var robotWords = strings.Fields("bot crawl spider slurp scrap fetch feed archiv monitor preview http:// https:// python go-http okhttp libwww axios node inspectiontool mediapartners")
-
-// robot reports whether a user agent names a program. Bare words such as "-" are no
-// browsers either.
-func robot(agent string) bool {
-	agent = strings.ToLower(agent)
-	names := func(word string) bool { return strings.Contains(agent, word) }
-	begins := func(word string) bool { return strings.HasPrefix(agent, word) }
-	return agent == "-" || slices.ContainsFunc([]string{"curl", "wget", "java/"}, begins) || slices.ContainsFunc(robotWords, names)
-}
+// robots finds the user agents that name a program, as browsers do not. A bare - is no browser either.
+var robots = regexp.MustCompile("(?i)^-$|^(curl|wget|java/)|bot|crawl|spider|slurp|scrap|fetch|feed|archiv|monitor|preview|https?://|python|go-http|okhttp|libwww|axios|node|inspectiontool|mediapartners")

@@ -37,7 +37,7 @@ func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 		"curl/8.5.0": true, "python-requests/2.31": true, "-": true, "": false, "Opera/9.80 (Windows NT 6.1)": false,
 		"Mozilla/5.0 (compatible; archive.org_bot +http://archive.org)": true, "msnbot-media/1.1": true, "FeedDemon/4.5": true,
 	} {
-		check.Equal(t, robot(agent), want, "user agent %q: for a robot", agent)
+		check.Equal(t, robots.MatchString(agent), want, "user agent %q: for a robot", agent)
 	}
 }
 

@@ -221,7 +221,7 @@ func TestARefusedHealthCheckIsSaid(t *testing.T) {
 		s.known.Add(r)
 		s.charge(r, "10.0.0.2", 1)
 	}
-	check.Contains(t, strings.Join(s.Result(0).Notes, "\n"), "10.0.0.2 seems to be a health check, and would be refused.")
+	check.Contains(t, strings.Join(s.Result(0).Notes, "\n"), "10.0.0.2 seems to be a monitor or health check, and would be refused.")
 }
 
 // TestTheEdgesOfACDNAreNoClients: each looks like many people, so nothing is to hold back.
