@@ -91,16 +91,14 @@ func (c *client) showOverrides(all *[]wire.Override) {
 		c.printf("Nothing was changed at run time.\n")
 		return
 	}
-	t := c.table("CHANGE", "OF", "SINCE", "LEFT", "HITS HERE", "BY", "NOTE")
-	for i := range *all {
-		o, hits := &(*all)[i], ""
+	writeTable(c, "CHANGE|OF|SINCE|LEFT|HITS HERE|BY|NOTE", *all, func(o *wire.Override) []any {
+		change, of := described(*o)
+		hits := ""
 		if o.Kind == "ban" {
 			hits = fmt.Sprint(o.Hits)
 		}
-		change, of := described(*o)
-		t.row(change, of, since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
-	}
-	_ = t.Flush()
+		return []any{change, of, since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note)}
+	})
 }
 
 func (c *client) showJournal(journal *wire.Journal) {
@@ -108,15 +106,13 @@ func (c *client) showJournal(journal *wire.Journal) {
 		c.printf("Nobody has changed anything yet.\n")
 		return
 	}
-	t := c.table("AT", "BY", "ACTION", "OF", "UNTIL", "NOTE")
-	for _, entry := range *journal {
-		action, until := strings.TrimSpace(entry.Action+" "+sanitize(entry.Limit)), "-"
-		if entry.Until != nil {
-			until = since(*entry.Until)
+	writeTable(c, "AT|BY|ACTION|OF|UNTIL|NOTE", *journal, func(done *wire.JournalEntry) []any {
+		until := ""
+		if done.Until != nil {
+			until = since(*done.Until)
 		}
-		t.row(since(entry.At), cmp.Or(sanitize(entry.By), sanitize(entry.Via)), action, shortKey(entry.Of), until, sanitize(entry.Note))
-	}
-	_ = t.Flush()
+		return []any{since(done.At), sanitize(cmp.Or(done.By, done.Via)), strings.TrimSpace(done.Action + " " + sanitize(done.Limit)), shortKey(done.Of), until, sanitize(done.Note)}
+	})
 }
 
 // release empties buckets.

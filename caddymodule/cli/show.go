@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"text/tabwriter"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 
@@ -17,12 +21,9 @@ func (c *client) showStatus(s *wire.Status) {
 	c.showZones(s.Zones)
 	if len(s.InFlight) > 0 {
 		c.printf("\n")
-		t := c.table("IN FLIGHT", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "RUNNING", "WAITING")
-		for i := range s.InFlight {
-			f := &s.InFlight[i]
-			t.row(append(decidedCells(f.Name, "", &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))...)
-		}
-		_ = t.Flush()
+		writeTable(c, "IN FLIGHT|MODE|ADMITTED/S|REFUSED/S|SHADOW/S|RUNNING|WAITING", s.InFlight, func(f *wire.InFlightStatus) []any {
+			return append(decidedCells(f.Name, "", &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))
+		})
 	}
 	c.printf("\n")
 	c.showStore(&s.Store)
@@ -63,15 +64,10 @@ func (c *client) showZones(zones []wire.ZoneStatus) {
 		c.printf("The config has no zones.\n")
 		return
 	}
-	t := c.table("ZONE", "MODE", "ADMITTED/S", "REFUSED/S", "SHADOW/S", "BUCKETS", "WAITING")
-	shadow := false
-	for i := range zones {
-		z := &zones[i]
-		t.row(append(decidedCells(z.Zone, z.Limit, &z.Decided), z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
-		shadow = shadow || z.Mode != "enforcing"
-	}
-	_ = t.Flush()
-	if shadow {
+	writeTable(c, "ZONE|MODE|ADMITTED/S|REFUSED/S|SHADOW/S|BUCKETS|WAITING", zones, func(z *wire.ZoneStatus) []any {
+		return append(decidedCells(z.Zone, z.Limit, &z.Decided), z.Buckets, ofMost(z.Waiting, z.WaitingMost))
+	})
+	if slices.ContainsFunc(zones, func(z wire.ZoneStatus) bool { return z.Mode != "enforcing" }) {
 		c.printf(inShadow)
 	}
 }
@@ -106,12 +102,10 @@ func (c *client) showFacts(zones []wire.ZoneStatus) {
 		return
 	}
 	c.printf("\nSince the config was loaded, %s ago:\n", elapsed(zones[0].Facts.Since))
-	t := c.table("ZONE", "REQUESTS", "ASKED", "EXEMPT", "NO KEY", "KEYS", "NETWORKS", "CHARGED", "REFUNDED")
-	for i := range zones {
-		f := &zones[i].Facts
-		t.row(sanitize(zones[i].Zone), f.Requests, f.Asked, unlessZero(f.Exempt), unlessZero(f.Keyless), f.Keys, f.Networks, unlessZero(f.Charged), unlessZero(f.Refunded))
-	}
-	_ = t.Flush()
+	writeTable(c, "ZONE|REQUESTS|ASKED|EXEMPT|NO KEY|KEYS|NETWORKS|CHARGED|REFUNDED", zones, func(z *wire.ZoneStatus) []any {
+		f := &z.Facts
+		return []any{sanitize(z.Zone), f.Requests, f.Asked, unlessZero(f.Exempt), unlessZero(f.Keyless), f.Keys, f.Networks, unlessZero(f.Charged), unlessZero(f.Refunded)}
+	})
 	for i := range zones {
 		if zones[i].Facts.Responses != nil {
 			c.printf("%s: %s.\n", sanitize(zones[i].Zone), refundText(&zones[i]))
@@ -186,19 +180,16 @@ func (c *client) showSenders(z *wire.TopZone) {
 	if z.Requests == 0 {
 		return
 	}
-	t, shown := c.table("REQUESTS", "REFUSED", "KEY"), make(map[string]bool)
-	for _, k := range slices.Concat(z.Busiest, z.Denied) {
-		if shown[k.Name] {
-			continue
-		}
-		shown[k.Name] = true
+	others := slices.DeleteFunc(slices.Clone(z.Denied), func(k wire.TopKey) bool {
+		return slices.ContainsFunc(z.Busiest, func(b wire.TopKey) bool { return b.Name == k.Name })
+	})
+	writeTable(c, "REQUESTS|REFUSED|KEY", slices.Concat(z.Busiest, others), func(k *wire.TopKey) []any {
 		about := ""
 		if k.Sampled {
 			about = "~"
 		}
-		t.row(about+fmt.Sprint(k.Requests), about+fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Name)))
-	}
-	_ = t.Flush()
+		return []any{about + fmt.Sprint(k.Requests), about + fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Name))}
+	})
 	c.printf("\n")
 }
 
@@ -255,13 +246,10 @@ func (c *client) showWhy(s *wire.Why) {
 // showRefusals lists what was refused with support codes.
 func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
 	c.printf("%s\n", what)
-	t := c.table("CODE", "AT", "ZONE", "KEY", "REASON", "COST", "LEVEL", "OF", "WAIT", "BLOCKED FOR")
-	for i := range refusals {
-		p := &refusals[i]
-		t.row(p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
-			unlessZero(p.Cost), unlessZero(p.Level), unlessZero(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
-	}
-	_ = t.Flush()
+	writeTable(c, "CODE|AT|ZONE|KEY|REASON|COST|LEVEL|OF|WAIT|BLOCKED FOR", refusals, func(p *wire.PastRefusal) []any {
+		return []any{p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
+			unlessZero(p.Cost), unlessZero(p.Level), unlessZero(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked)}
+	})
 	c.printf("\nNow:\n")
 }
 
@@ -285,19 +273,16 @@ var unlistedMeans = map[string]string{
 
 // showBuckets writes a table of buckets.
 func (c *client) showBuckets(buckets []wire.Bucket) {
-	t := c.table("ZONE", "KEY", "LEVEL", "OF", "FULL", "EMPTY IN", "VERDICT", "RULE")
-	for i := range buckets {
-		b := &buckets[i]
-		zone, full, level, capacity := sanitize(b.Zone), "-", "-", "-"
+	writeTable(c, "ZONE|KEY|LEVEL|OF|FULL|EMPTY IN|VERDICT|RULE", buckets, func(b *wire.Bucket) []any {
+		zone, full, level, capacity := sanitize(b.Zone), "", "", ""
 		if b.Shadow {
 			zone += " (shadow)"
 		}
 		if b.Capacity > 0 {
 			full, level, capacity = fmt.Sprintf("%.0f%%", 100*b.Fraction), digits(b.Level), digits(b.Capacity)
 		}
-		t.row(zone, shortKey(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b.Verdict), ruleText(b))
-	}
-	_ = t.Flush()
+		return []any{zone, shortKey(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b.Verdict), ruleText(b)}
+	})
 	if slices.ContainsFunc(buckets, func(b wire.Bucket) bool { return b.Shadow }) {
 		c.printf(inShadow)
 	}
@@ -333,3 +318,79 @@ func verdictText(v *wire.Verdict) string {
 
 // inShadow says what the figures of zones in shadow mean.
 const inShadow = "Shadow counts as if all zones of the same throttle were enforced.\n"
+
+// writeTable writes a table with a row for each of all, in which - stands for an empty cell. Texts
+// that came from clients must be sanitized.
+func writeTable[T any](c *client, head string, all []T, cells func(*T) []any) {
+	t := tabwriter.NewWriter(c, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, strings.ReplaceAll(head, "|", "\t")) // the client keeps errors
+	for i := range all {
+		row := cells(&all[i])
+		for n, cell := range row {
+			row[n] = cmp.Or(fmt.Sprint(cell), "-")
+		}
+		_, _ = fmt.Fprintf(t, strings.Repeat("%s\t", len(row)-1)+"%s\n", row...)
+	}
+	_ = t.Flush()
+}
+
+// sanitize returns text from clients as a terminal may show it.
+func sanitize(from string) string { return command.Printable(from, 100) }
+
+// shortKey is sanitize for keys in tables, where a long last part is cut: what follows a digest tells
+// buckets apart, and so do 11 digits of another digest. why and release accept them so; limit wants the
+// whole one, from --json.
+func shortKey(key string) string {
+	return command.Printable(key, min(100, max(40, strings.LastIndexByte(key, '/')+20)))
+}
+
+// asShown returns what a text from a terminal stands for, if the terminal showed it escaped. Names of
+// buckets have no control bytes, so the \a of CORP\alice is none.
+func asShown(shown string) string {
+	text, err := strconv.Unquote(`"` + strings.ReplaceAll(shown, `"`, `\"`) + `"`)
+	if err != nil || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' }) {
+		return shown
+	}
+	return text
+}
+
+// printableLine is what a terminal may show of a message that quotes what it complains
+// of: without a second escape of the quotes in it.
+func printableLine(message string) string {
+	return strings.ReplaceAll(command.Printable(message, 2000), `\\`, `\`)
+}
+
+// digits returns a number with few digits.
+func digits(n float64) string {
+	if math.Abs(n) >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
+}
+
+// wholeSeconds returns a duration in seconds for people.
+func wholeSeconds(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return lengthText(time.Duration(math.Ceil(s) * float64(time.Second)))
+}
+
+// lengthText returns a duration for people, who count long ones in days.
+func lengthText(d time.Duration) string {
+	if days := d / (24 * time.Hour); days > 1 {
+		return fmt.Sprintf("%dd%dh", days, int(d.Hours())%24)
+	}
+	return d.String()
+}
+
+// elapsed returns how long ago something was.
+func elapsed(at time.Time) time.Duration { return max(0, time.Since(at)).Round(time.Second) }
+
+// remaining returns how long a span still lasts.
+func remaining(until time.Time) string {
+	return lengthText(max(0, time.Until(until)).Round(time.Second))
+}
+
+// since returns when something was, in local time.
+func since(at time.Time) string { return at.Local().Format("01-02 15:04:05") }

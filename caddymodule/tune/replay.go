@@ -19,7 +19,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -44,18 +43,15 @@ type player struct {
 	// charges a request, and by how much the response corrects that, after so long.
 	study func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration)
 
-	fields  []string          // of zones, which requests are given that are logins
 	logIns  []string          // to these addresses; if empty, all POSTs are
 	awaited bool              // what the upstream answers matters to a zone that has charged the request
 	took    time.Duration     // by the upstream for the request; 0 if it was not asked
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 
 	// How many requests a report says more of.
-	assets    int                    // for static assets
-	skipped   int                    // that no server hands to its routes
-	elsewhere int                    // for hosts of which the config has no site
-	strangers sketch.Counter[string] // these hosts
-	keyless   map[string]int         // whose key lacks a part, by the zone's name
+	assets  int            // for static assets
+	skipped int            // that no server hands to its routes
+	keyless map[string]int // whose key lacks a part, by the zone's name
 }
 
 // clientsOf returns the clients of the log as a zone tells them apart.

@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
@@ -42,7 +43,11 @@ type replayConfig struct {
 	handlers []*engine.Handler
 	raw      []byte   // the config
 	absent   []string // folders in which the config looks for files, and which are not here
+	fields   []string // of zones, which requests are given that are logins
 	close    func()
+
+	elsewhere int                    // requests for hosts of which the config has no site
+	strangers sketch.Counter[string] // these hosts
 }
 
 // newPlayer loads a config, as JSON, for a replay. Nothing is loaded but throttle and the routes that
@@ -148,20 +153,20 @@ func (rp *player) addServer(ctx caddy.Context, config *caddyhttp.Server) error {
 }
 
 // stranger says which hosts the log has that the config has not, or "".
-func (rp *player) stranger() string {
+func (c *replayConfig) stranger() string {
 	var sites, others []string
-	for _, s := range rp.servers {
+	for _, s := range c.servers {
 		sites = append(sites, s.hosts...)
 	}
 	has := strings.Join(sites, ", ")
-	if rp.elsewhere == 0 || strings.Contains(has, "{") { // who knows which
+	if c.elsewhere == 0 || strings.Contains(has, "{") { // who knows which
 		return ""
 	}
-	for _, host := range rp.strangers.Top(5) {
+	for _, host := range c.strangers.Top(5) {
 		others = append(others, fmt.Sprintf("%s (%s)", command.Printable(host.Key, 80), clients.Comma(host.AtLeast)))
 	}
 	return fmt.Sprintf("%s for hosts of which the config has no site: %s. It has %s: change that in a copy to try it.",
-		clients.Counted(rp.elsewhere, "request is", "requests are"), strings.Join(others, ", "), has)
+		clients.Counted(c.elsewhere, "request is", "requests are"), strings.Join(others, ", "), has)
 }
 
 // takes reports whether the server has a site of that host, or one for all.
@@ -171,20 +176,20 @@ func (s *replayServer) takes(host string) bool {
 
 // serverOf returns the server that a request has probably come to, which a log does not say: one
 // with a site of that host, and rather one that listens on the port.
-func (rp *player) serverOf(req *accesslog.Request) *replayServer {
+func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
 	host, port := hostAndPort(req.Host)
 	if port == "" && req.TLS {
 		port = "443"
 	}
-	i := slices.IndexFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) && slices.Contains(s.ports, port) })
+	i := slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) && slices.Contains(s.ports, port) })
 	if i < 0 {
-		i = slices.IndexFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) })
+		i = slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) })
 	}
 	if i < 0 {
-		rp.elsewhere++
-		rp.strangers.Add(strings.Clone(host), 1)
+		c.elsewhere++
+		c.strangers.Add(strings.Clone(host), 1)
 	}
-	return rp.servers[max(0, i)]
+	return c.servers[max(0, i)]
 }
 
 // hostAndPort splits what a client has sent as Host.

@@ -297,7 +297,10 @@ type Override struct {
 }
 
 // A Journal is the answer of /throttle/journal, the last change first.
-type Journal []override.Change
+type Journal []JournalEntry
+
+// A JournalEntry is a change, or a release.
+type JournalEntry = override.Change
 
 // ByHeader is the header in which a command says who uses it.
 const ByHeader = "Throttle-By"
