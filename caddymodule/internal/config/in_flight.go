@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -287,31 +286,22 @@ const (
 // check refuses what is no rank.
 func (r *Rank) check(shares, passes bool) error {
 	issued, told, matched := len(r.Issued) > 0, r.Told != "", len(r.Match) > 0
-	switch {
-	case !shares:
-		return errors.New("rank has no meaning without share: requests wait in the order of arrival")
-	case r.Rank != RankMember && r.Rank != RankCrawler:
-		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
-	case issued && (told || matched) || told && matched || !issued && !told && !matched:
-		return errors.New("incomplete rank: want issued <cookie-glob>..., told <Response-Header> <cookie-glob>, or matchers")
-	case r.Rank == RankCrawler && len(r.Match) == 0:
-		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
-	case !passes && len(r.Match) == 0:
-		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
-	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
-		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
-	case (r.Told != "") != (r.Session != ""):
-		return errors.New("incomplete rank: want told and session together, such as X-Throttle-User and _redmine_session")
-	case r.Session != "" && !cookie.ValidPattern(r.Session):
-		return fmt.Errorf("invalid cookie %q in rank member told: want the name of the upstream's session cookie, or a pattern such as *_session", r.Session)
-	}
+	err := cmp.Or(
+		option.Refuse("", !shares, "rank has no meaning without share: requests wait in the order of arrival"),
+		option.Refuse("", r.Rank != RankMember && r.Rank != RankCrawler, "unknown rank %q: want member or crawler", r.Rank),
+		option.Refuse("", issued && (told || matched) || told && matched || !issued && !told && !matched, "incomplete rank: want issued <cookie-glob>..., told <Response-Header> <cookie-glob>, or matchers"),
+		option.Refuse("", r.Rank == RankCrawler && !matched, "only members are known by what the upstream answers: want matchers for crawlers"),
+		option.Refuse("", !passes && !matched, "pass off and rank member issued or told exclude each other: a member is known by the pass"),
+		option.Refuse("", told && !httpguts.ValidHeaderFieldName(r.Told), "invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told),
+		option.Refuse("", told != (r.Session != ""), "incomplete rank: want told and session together, such as X-Throttle-User and _redmine_session"),
+		option.Refuse("", r.Session != "" && !cookie.ValidPattern(r.Session), "invalid cookie %q in rank member told: want the name of the upstream's session cookie, or a pattern such as *_session", r.Session),
+	)
 	for _, pattern := range r.Issued {
-		if !cookie.ValidPattern(pattern) {
-			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a login sets", pattern)
-		}
-		if name := cookie.Anonymous(pattern); name != "" {
-			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a login sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
-		}
+		visitor := cookie.Anonymous(pattern)
+		err = cmp.Or(err,
+			option.Refuse("", !cookie.ValidPattern(pattern), "invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a login sets", pattern),
+			option.Refuse("", visitor != "", "cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a login sets, or rank member told <Response-Header> <cookie-glob>", pattern, visitor),
+		)
 	}
-	return option.CheckMatcherSets(r.Match)
+	return cmp.Or(err, option.CheckMatcherSets(r.Match))
 }

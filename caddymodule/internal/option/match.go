@@ -166,18 +166,8 @@ func checkEmptied(set caddy.ModuleMap) error {
 	return nil
 }
 
-// checkVariables refuses matchers with a variable that is empty where Caddy runs. The Caddyfile
-// may be adapted elsewhere, so this is checked when the config is loaded.
-func checkVariables(set caddy.ModuleMap) error {
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		if err := CheckVariable(string(set[name])); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// CheckVariable refuses a text with such a variable.
+// CheckVariable refuses a text with a variable that is empty where Caddy runs. The Caddyfile may be
+// adapted elsewhere, so this is checked when the config is loaded.
 func CheckVariable(text string) error {
 	for _, placeholder := range variable.FindAllString(text, -1) {
 		if caddy.NewReplacer().ReplaceAll(placeholder, "") == "" {
@@ -228,8 +218,10 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 		if len(set) == 0 {
 			return nil, errors.New("loading matchers: a set without matchers would match everything")
 		}
-		if err := checkVariables(set); err != nil {
-			return nil, fmt.Errorf("%s: %w", strings.ToLower(strings.TrimSuffix(field, "Raw")), err)
+		for _, name := range slices.Sorted(maps.Keys(set)) {
+			if err := CheckVariable(string(set[name])); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", strings.ToLower(strings.TrimSuffix(field, "Raw")), name, err)
+			}
 		}
 	}
 	loaded, err := ctx.LoadModule(module, field)

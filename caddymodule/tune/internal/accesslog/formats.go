@@ -155,7 +155,7 @@ const mostBegun = 256
 // parseText reads a line that is no JSON, which has one of these formats.
 func (p *parser) parseText(r *Request, formats []pattern, line string) (v verdict, why string) {
 	why = "unknown format: name its fields with --fields, in the spelling of Apache's LogFormat or nginx's log_format"
-	if p.given {
+	if p.options.Fields != "" {
 		why = "it does not have the fields that were named"
 	}
 	for _, f := range formats {
@@ -183,7 +183,12 @@ func (p *parser) parseText(r *Request, formats []pattern, line string) (v verdic
 	} else if p.threads != nil || railsLogger.MatchString(line) {
 		return other, ""
 	}
-	return unreadable, cmp.Or(strange(line), why)
+	for _, s := range strangers {
+		if s.MatchString(line) {
+			return unreadable, s.what
+		}
+	}
+	return unreadable, why
 }
 
 // readRails reads what Rails says when a request begins or ends. A process that serves several at
@@ -227,16 +232,7 @@ func (l *namedLine) readRails(m []string) (verdict, string) {
 	return p.timed(l.Request, l.At, false)
 }
 
-// strange names a log that cannot be read, and says what to do, or returns "".
-func strange(line string) string {
-	for _, s := range strangers {
-		if s.MatchString(line) {
-			return s.what
-		}
-	}
-	return ""
-}
-
+// strangers are logs that cannot be read, and what to do.
 var strangers = []struct {
 	*regexp.Regexp
 	what string
@@ -292,7 +288,7 @@ func (l *namedLine) readExtras(text string) {
 			if addressIn(token).IsValid() {
 				l.forwarded = token
 			}
-		case l.timeField != "":
+		case l.options.TimeField != "":
 		case name == "rt", name == "request_time":
 			l.elapsed, l.unit = textOf(value), time.Second
 		case named, l.elapsed.Exists():

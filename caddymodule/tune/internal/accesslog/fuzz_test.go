@@ -117,7 +117,7 @@ func FuzzFields(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p, req := parser{latest: noon, formats: []pattern{format}, given: true}, new(Request)
+		p, req := parser{latest: noon, formats: []pattern{format}, options: Options{Fields: spelled}}, new(Request)
 		if v, why := p.parse(req, line); v == unreadable && why == "" || v == request && (req.Method == "" || req.URI == "") {
 			t.Fatalf("got %v, %s, %+v", v, why, req)
 		}

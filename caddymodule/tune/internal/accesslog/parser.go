@@ -26,13 +26,10 @@ const request, other, unreadable verdict = 0, 1, 2
 
 // A parser reads the lines of one file. It remembers what it has learned about them.
 type parser struct {
-	timeField   string        // of the duration; empty means the usual one
-	unit        time.Duration // of that field; 0 means the usual one
-	clientField string        // of the client; empty means the usual one
-	formats     []pattern     // of lines that are no JSON
-	given       bool          // of all lines
-	latest      time.Time     // the last time that is believed
-	host        string        // of requests whose line has none
+	options Options       // whose TimeField has no unit
+	unit    time.Duration // of that field; 0 means the usual one
+	formats []pattern     // of lines that are no JSON, or of all if they are in the options
+	latest  time.Time     // the last time that is believed
 
 	layout  int             // of the last time that was text
 	stamp   string          // the last one
@@ -54,7 +51,7 @@ func (p *parser) parse(r *Request, line string) (v verdict, why string) {
 	switch {
 	case line[0] == '#':
 		return other, ""
-	case line[0] == '{' && !p.given:
+	case line[0] == '{' && p.options.Fields == "":
 		v, why = p.parseJSON(r, line)
 	default:
 		v, why = p.parseText(r, p.formats, line)
@@ -184,10 +181,10 @@ type times struct{ began, ended, elapsed gjson.Result }
 
 // flagged notes a field if a flag names it.
 func (l *namedLine) flagged(name string, value gjson.Result) {
-	if l.clientField != "" && name == l.clientField {
+	if l.options.Client != "" && name == l.options.Client {
 		l.client = value
 	}
-	if l.timeField != "" && name == l.timeField {
+	if l.options.TimeField != "" && name == l.options.TimeField {
 		l.given = value
 	}
 }
@@ -305,8 +302,8 @@ func once(field *gjson.Result, value gjson.Result) {
 func (p *parser) parseJSON(r *Request, line string) (verdict, string) {
 	l := p.lineOf(r)
 	gjson.Parse(line).ForEach(l.field)
-	if p.clientField != "" && !l.client.Exists() { // such as request.headers.X-Real-Ip.0
-		l.client = gjson.Get(line, p.clientField)
+	if p.options.Client != "" && !l.client.Exists() { // such as request.headers.X-Real-Ip.0
+		l.client = gjson.Get(line, p.options.Client)
 	}
 	timed := l.began.Exists() || l.ended.Exists()
 	switch {
@@ -415,9 +412,9 @@ func isPublic(addr netip.Addr) bool { return addr.IsGlobalUnicast() && !addr.IsP
 // a host. Each of these is a client of its own, for which a private address stands that is made of it.
 func (l *namedLine) sentBy(who string) {
 	r, named := l.Request, netip.Addr{}
-	if l.clientField != "" && l.clientField != "remote_addr" {
+	if l.options.Client != "" && l.options.Client != "remote_addr" {
 		who = l.client.String()
-	} else if l.clientField == "" && l.forwarded != "" {
+	} else if l.options.Client == "" && l.forwarded != "" {
 		named = addressIn(l.forwarded)
 	}
 	r.Client, r.ClientText = addressIn(who), who
@@ -462,7 +459,7 @@ func (p *parser) timed(r *Request, at time.Time, end bool) (verdict, string) {
 	if end && r.Duration > 0 {
 		r.At = r.At.Add(-r.Duration)
 	}
-	r.Host = cmp.Or(r.Host, p.host)
+	r.Host = cmp.Or(r.Host, p.options.Host)
 	if strings.Contains(r.Throttle, `"unlogged"`) {
 		outcomes, _ := r.Outcomes() // the summary counts what cannot be read
 		for _, o := range outcomes {

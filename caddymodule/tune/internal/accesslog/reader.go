@@ -72,20 +72,18 @@ type Reader struct {
 // Open prepares to read logs by their names; - is the standard input. Names that do not exist
 // are found at once.
 func Open(names []string, options Options) (_ *Reader, err error) {
-	p := parser{host: options.Host, clientField: options.Client, formats: formats, latest: time.Now().Add(aDay)}
+	p := parser{options: options, formats: formats, latest: time.Now().Add(aDay)}
 	field, unit, given := strings.Cut(options.TimeField, ":")
-	p.timeField = field
-	if given {
-		if p.unit = units[unit]; p.unit == 0 {
-			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
-		}
+	p.options.TimeField, p.unit = field, units[unit]
+	if given && p.unit == 0 {
+		return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
 	}
 	if options.Fields != "" {
 		fields, err := compile(options.Fields)
 		if err != nil {
 			return nil, fmt.Errorf("--fields: %w", err)
 		}
-		p.formats, p.given = []pattern{fields}, true
+		p.formats = []pattern{fields}
 	}
 	r := &Reader{stdin: options.Stdin, stats: Stats{Files: names, Problems: []string{}}}
 	for _, name := range slices.Backward(names) { // a rotated set is listed from its newest file on
