@@ -143,7 +143,7 @@ func (f *ruleFlags) player() (*player, error) {
 }
 
 // runAll runs all requests of the logs, and returns what the figures leave out.
-func (rp *player) runAll(in *accesslog.Reader) (notes []string, err error) {
+func (rp *player) runAll(in *accesslog.Reader) (notes noted, err error) {
 	begun := false
 	for req, err := range in.Requests {
 		if err != nil {
@@ -164,48 +164,34 @@ func (rp *player) runAll(in *accesslog.Reader) (notes []string, err error) {
 }
 
 // notes returns what else the figures leave out.
-func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
-	if host := rp.stranger(); host != "" {
-		notes = append(notes, host)
-	}
-	for _, note := range []struct {
-		requests int64
-		what     string
-	}{
-		{int64(rp.skipped), "left out, because the URI is invalid and Caddy would not have served it"},
-		{stats.Upgraded, "left out, because Caddy sent the client from HTTP to HTTPS, and asked no zone"},
-		{stats.NoClient, "without a client address in the log, and so without that key"},
-		{stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it"},
-		{stats.Unlogged, "refused and not in the log, because refusal log kept them out: their clients seem quieter than they were"},
-	} {
-		if note.requests > 0 {
-			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, clients.Comma(int(note.requests))))
-		}
-	}
+func (rp *player) notes(stats *accesslog.Stats) (notes noted) {
+	requests := func(n int64, what string) { notes.add(n > 0, "requests %s: %s.", what, clients.Comma(int(n))) }
+	requests(int64(rp.elsewhere), "for hosts of which the config has no site, such as "+command.Printable(rp.stranger, 80)+" (change that in a copy to try it)")
+	requests(int64(rp.skipped), "left out, because the URI is invalid and Caddy would not have served it")
+	requests(stats.Upgraded, "left out, because Caddy sent the client from HTTP to HTTPS, and asked no zone")
+	requests(stats.NoClient, "without a client address in the log, and so without that key")
+	requests(stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it")
+	requests(stats.Unlogged, "refused and not in the log, because refusal log kept them out: their clients seem quieter than they were")
 	for _, zone := range slices.Sorted(maps.Keys(rp.keyless)) {
-		notes = append(notes, fmt.Sprintf("requests without the key of zone %s, which go by its key missing: %s.", zone, clients.Comma(rp.keyless[zone])))
+		requests(int64(rp.keyless[zone]), "without the key of zone "+zone+", which go by its key missing")
 	}
-	if bytes.Contains(rp.raw, []byte(`"handler":"invoke"`)) {
-		notes = append(notes, "The config has invoke: named routes are not followed, and nothing is judged by what they limit or answer.")
-	}
+	notes.add(bytes.Contains(rp.raw, []byte(`"handler":"invoke"`)), "The config has invoke: named routes are not followed, and nothing is judged by what they limit or answer.")
 	notes = append(notes, stats.Doubts()...)
 	slices.Sort(rp.absent)
 	for _, folder := range rp.absent {
-		notes = append(notes, fmt.Sprintf("The config looks for files in %s, which is not here: static_files exempts static assets by their endings, and what try_files makes of an address may differ.", folder))
+		notes.add(true, "The config looks for files in %s, which is not here: static_files exempts static assets by their endings, and what try_files makes of an address may differ.", folder)
 	}
-	if stats.Fractions == 0 {
-		notes = append(notes, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")
-	}
+	notes.add(stats.Fractions == 0, "The log has whole seconds only, so the requests of a second count as arriving at once. Levels may be higher than they were by what leaks in a second.")
 	return notes
 }
 
 // missing returns the zones that cannot be replayed because of what the log lacks, and
 // says why. It fails if no zone is left, or if the zone to show is not.
-func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, notes []string, err error) {
+func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, notes noted, err error) {
 	if !facts.Hosts && (bytes.Contains(rp.raw, []byte(`"source":"host"`)) || slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })) {
 		return nil, nil, command.UsageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
-	without, notes = make(map[string]bool), []string{}
+	without, notes = make(map[string]bool), noted{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
 		z, unseen := rp.app.Zones[name], ""
 		why := lacks(facts, z.Zone)
@@ -223,34 +209,23 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 			continue
 		case why != "":
 			without[name] = true
-			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
+			notes.add(true, "zone %s is left out: %s.", name, why)
 			continue
 		case unseen != "":
 			rp.unknown[name] = unseen
-			notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged without its value.", name, unseen))
+			notes.add(true, "zone %s: %s: requests are judged without its value.", name, unseen)
 		}
-		for _, doubt := range []struct {
-			is   bool
-			what string
-		}{
-			{len(z.Field) > 0, "charges requests with a field, and logs hold no bodies: it is judged by the POST requests to " + cmp.Or(strings.Join(rp.logIns, ", "), "any address. Name that of logins with --login")},
-			{z.Settle != nil && z.Settle.Source == "header", "settles what a response header says, which logs do not hold: its charges stay as they were reserved"},
-			{z.Settle != nil && z.Settle.Source == "seconds", "settles the time until the response's headers come, and most logs have that until its end: slow clients and large responses cost more here. --time-field names another field"},
-			{slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }), "refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right logins are charged like wrong ones"},
-			{z.Delay != nil, "delays requests, and nobody waits in a replay: delayed are those whom the level of their bucket would have let wait. How many may wait at once does not count, and the upstream gets them at once"},
-			{z.TrustDevices != nil, "trusts devices, whose cookies logs do not hold: all requests are charged to the account"},
-		} {
-			if doubt.is {
-				notes = append(notes, fmt.Sprintf("zone %s %s.", name, doubt.what))
-			}
-		}
+		doubt := func(is bool, what string) { notes.add(is, "zone %s %s.", name, what) }
+		doubt(len(z.Field) > 0, "charges requests with a field, and logs hold no bodies: it is judged by the POST requests to "+cmp.Or(strings.Join(rp.logIns, ", "), "any address. Name that of logins with --login"))
+		doubt(z.Settle != nil && z.Settle.Source == "header", "settles what a response header says, which logs do not hold: its charges stay as they were reserved")
+		doubt(z.Settle != nil && z.Settle.Source == "seconds", "settles the time until the response's headers come, and most logs have that until its end: slow clients and large responses cost more here. --time-field names another field")
+		doubt(slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }), "refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right logins are charged like wrong ones")
+		doubt(z.Delay != nil, "delays requests, and nobody waits in a replay: delayed are those whom the level of their bucket would have let wait. How many may wait at once does not count, and the upstream gets them at once")
+		doubt(z.TrustDevices != nil, "trusts devices, whose cookies logs do not hold: all requests are charged to the account")
 	}
-	if names := hidden(facts, rp.raw); len(names) > 0 && len(notes) == 0 {
-		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged without its value.", strings.Join(names, ", ")))
-	}
-	if !facts.Caddy && askedScheme.Match(rp.raw) {
-		notes = append(notes, "matchers of the config ask for TLS, which only Caddy's log shows: requests are judged as if they came without.")
-	}
+	names := hidden(facts, rp.raw)
+	notes.add(len(names) > 0 && len(notes) == 0, "matchers of the config look at the header %s, which the log does not show: requests are judged without its value.", strings.Join(names, ", "))
+	notes.add(!facts.Caddy && askedScheme.Match(rp.raw), "matchers of the config ask for TLS, which only Caddy's log shows: requests are judged as if they came without.")
 	if len(without) == len(rp.app.Zones) || without[rp.shown] {
 		return nil, nil, command.UsageErrorf("%s", strings.Join(notes, " "))
 	}

@@ -2,6 +2,7 @@ package tune
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,11 +22,8 @@ import (
 	"github.com/caddyserver/certmagic"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // A replayServer is a server of the config as a replay runs it.
@@ -46,8 +44,8 @@ type replayConfig struct {
 	fields   []string // of zones, which requests are given that are logins
 	close    func()
 
-	elsewhere int                    // requests for hosts of which the config has no site
-	strangers sketch.Counter[string] // these hosts
+	elsewhere int    // requests for hosts of which the config has no site
+	stranger  string // the first of these hosts
 }
 
 // newPlayer loads a config, as JSON, for a replay. Nothing is loaded but throttle and the routes that
@@ -152,23 +150,6 @@ func (rp *player) addServer(ctx caddy.Context, config *caddyhttp.Server) error {
 	return nil
 }
 
-// stranger says which hosts the log has that the config has not, or "".
-func (c *replayConfig) stranger() string {
-	var sites, others []string
-	for _, s := range c.servers {
-		sites = append(sites, s.hosts...)
-	}
-	has := strings.Join(sites, ", ")
-	if c.elsewhere == 0 || strings.Contains(has, "{") { // who knows which
-		return ""
-	}
-	for _, host := range c.strangers.Top(5) {
-		others = append(others, fmt.Sprintf("%s (%s)", command.Printable(host.Key, 80), clients.Comma(host.AtLeast)))
-	}
-	return fmt.Sprintf("%s for hosts of which the config has no site: %s. It has %s: change that in a copy to try it.",
-		clients.Counted(c.elsewhere, "request is", "requests are"), strings.Join(others, ", "), has)
-}
-
 // takes reports whether the server has a site of that host, or one for all.
 func (s *replayServer) takes(host string) bool {
 	return len(s.hosts) == 0 || slices.ContainsFunc(s.hosts, func(pattern string) bool { return certmagic.MatchWildcard(host, strings.ToLower(pattern)) })
@@ -185,9 +166,8 @@ func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
 	if i < 0 {
 		i = slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) })
 	}
-	if i < 0 {
-		c.elsewhere++
-		c.strangers.Add(strings.Clone(host), 1)
+	if i < 0 && !slices.ContainsFunc(c.servers, func(s *replayServer) bool { return strings.Contains(strings.Join(s.hosts, ""), "{") }) {
+		c.elsewhere, c.stranger = c.elsewhere+1, cmp.Or(c.stranger, strings.Clone(host))
 	}
 	return c.servers[max(0, i)]
 }

@@ -50,16 +50,24 @@ type (
 )
 
 // reportOf returns what zones have decided about the requests of logs.
-func reportOf(in *accesslog.Reader, zones []*Decided, known *clients.Log, notes []string) *Report {
-	r := &Report{Log: *in.Stats(), Zones: zones, Clients: known.Senders(), Notes: notes}
-	if r.Clients.People == 0 {
-		r.Notes = append(r.Notes, "No client looks like a person, who loads static assets with pages, so this log does not say whether people were refused.")
-	}
+func reportOf(in *accesslog.Reader, zones []*Decided, known *clients.Log, notes noted) *Report {
+	senders := known.Senders()
+	notes.add(senders.People == 0, "No client looks like a person, who loads static assets with pages, so this log does not say whether people were refused.")
+	r := &Report{Log: *in.Stats(), Zones: zones, Clients: senders, Notes: notes}
 	r.head = fmt.Sprintf("%s from %s to %s UTC (%s)\n", clients.Counted(int(r.Log.Requests), "request"), r.Log.From.Format(time.DateTime), r.Log.To.Format(time.DateTime), r.Log.To.Sub(r.Log.From).Round(time.Second))
 	if r.Log.Other > 0 {
 		r.head += clients.Counted(int(r.Log.Other), "line is", "lines are") + " about something else.\n"
 	}
 	return r
+}
+
+// Noted is what figures leave out, and why.
+type noted []string
+
+func (n *noted) add(is bool, format string, args ...any) {
+	if is {
+		*n = append(*n, fmt.Sprintf(format, args...))
+	}
 }
 
 // Text returns the answer for people.
@@ -73,11 +81,8 @@ func (a *Answer[Zone]) Text() string {
 		b.WriteString(zone.Text())
 	}
 	b.WriteString(a.Clients.Text())
-	for i, note := range a.Notes {
-		if i == 0 {
-			b.WriteString("\n")
-		}
-		fmt.Fprintf(&b, "Note: %s\n", note)
+	if len(a.Notes) > 0 {
+		b.WriteString("\nNote: " + strings.Join(a.Notes, "\nNote: ") + "\n")
 	}
 	return b.String()
 }
@@ -96,7 +101,7 @@ routes that concerns, and how near all other keys came.` + aboutFiles,
 
 // summarize counts what zones decided.
 func summarize(in *accesslog.Reader) (finding, error) {
-	found, decided, broken, busy, notes := make(tally), 0, 0, 0, []string{}
+	found, decided, broken, busy, notes := make(tally), 0, 0, 0, noted{}
 	var known clients.Log
 	table := known.By(32, 64)
 	for req, err := range in.Requests {
@@ -116,18 +121,10 @@ func summarize(in *accesslog.Reader) (finding, error) {
 			busy++
 		}
 	}
-	if decided == 0 {
-		notes = append(notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
-			"To see what a limit would do, run caddy throttle replay or recommend.")
-	} else {
-		notes = append(notes, fmt.Sprintf("requests that a zone was asked about: %d of %d.", decided, in.Stats().Requests))
-	}
-	if busy > 0 {
-		notes = append(notes, fmt.Sprintf("requests that in_flight refused, which no zone above counts as refused: %d. The field in_flight says why.", busy))
-	}
-	if broken > 0 {
-		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
-	}
+	notes.add(decided == 0, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. To see what a limit would do, run caddy throttle replay or recommend.")
+	notes.add(decided > 0, "requests that a zone was asked about: %d of %d.", decided, in.Stats().Requests)
+	notes.add(busy > 0, "requests that in_flight refused, which no zone above counts as refused: %d. The field in_flight says why.", busy)
+	notes.add(broken > 0, "fields throttle that could not be read: %d.", broken)
 	return reportOf(in, found.zones(func(string) *clients.Table { return table }), &known, append(notes, in.Stats().Doubts()...)), nil
 }
 

@@ -136,15 +136,13 @@ type Definition struct {
 // Add adds a definition. Several of one name must be equal.
 func (all Names) Add(name string, d Definition) error {
 	other, before := all[name]
-	switch {
-	case !before:
+	if !before {
 		all[name] = d
-	case other.Kind != d.Kind:
-		return fmt.Errorf("%q is the name of a zone and of an in_flight: give one of them another name, %s and %s", name, other.Place, d.Place)
-	case other.Text != d.Text:
-		return fmt.Errorf("%s %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", d.Kind, name, other.Place, d.Place)
 	}
-	return nil
+	return cmp.Or(
+		option.Refuse("", before && other.Kind != d.Kind, "%q is the name of a zone and of an in_flight: give one of them another name, %s and %s", name, other.Place, d.Place),
+		option.Refuse("", before && other.Text != d.Text, "%s %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", d.Kind, name, other.Place, d.Place),
+	)
 }
 
 // CheckMeant refuses a name that stands alone, and which the global options don't define.
@@ -173,14 +171,11 @@ type Duplicates map[string]string
 func (d Duplicates) Add(name, definition string) error {
 	nameless := option.Canonical([]byte(definition), "name")
 	other, found := d[nameless]
-	switch {
-	case other == name:
-		return fmt.Errorf("zone %q is given twice in one handler", name)
-	case found:
-		return fmt.Errorf("zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", other, name)
-	}
 	d[nameless] = name
-	return nil
+	return cmp.Or(
+		option.Refuse("", other == name, "zone %q is given twice in one handler", name),
+		option.Refuse("", found, "zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", other, name),
+	)
 }
 
 // Memory is the JSON of the memory store: it keeps the buckets in the memory of this process. They survive reloads. A

@@ -244,10 +244,7 @@ func (b *Buffer) Bytes() (request, inAll int64, err error) {
 
 // checkBuffer refuses a longest body that one client would never find room for.
 func checkBuffer(request, inAll int64) error {
-	if request > inAll/2 {
-		return fmt.Errorf("buffer %d MiB is more than one client may hold, which is half of the %d MiB of all: want less, or more in all, as in buffer 64MiB 1GiB in the global options", request>>20, inAll>>20)
-	}
-	return nil
+	return option.Refuse("", request > inAll/2, "buffer %d MiB is more than one client may hold, which is half of the %d MiB of all: want less, or more in all, as in buffer 64MiB 1GiB in the global options", request>>20, inAll>>20)
 }
 
 // Rank gives some clients priority in an in_flight with share. It has one of issued, told and

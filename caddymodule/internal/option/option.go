@@ -5,6 +5,7 @@
 package option
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,10 +57,7 @@ const Longest = 24 * time.Hour
 
 // Within refuses a number or a duration that an option may not have.
 func Within[N int | time.Duration](option string, n, least, most N) error {
-	if least <= n && n <= most {
-		return nil
-	}
-	return About(option, 0, fmt.Errorf("invalid %s %v: want one from %v to %v", lastOf(option), n, least, most))
+	return Refuse(option, n < least || n > most, "invalid %s %v: want one from %v to %v", lastOf(option), n, least, most)
 }
 
 // Refuse refuses an option if something is wrong with it.
@@ -94,13 +92,10 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
 // CheckName refuses what is no name of something of this kind.
 func CheckName(kind, name string) error {
-	switch {
-	case len(name) > 1 && strings.HasSuffix(name, "{"):
-		return fmt.Errorf("invalid %s name %q: want a blank before the brace", kind, name)
-	case !validName.MatchString(name):
-		return fmt.Errorf("invalid %s name %q: want letters, digits, _, . and -, such as pages", kind, name)
-	}
-	return nil
+	return cmp.Or(
+		Refuse("", len(name) > 1 && strings.HasSuffix(name, "{"), "invalid %s name %q: want a blank before the brace", kind, name),
+		Refuse("", !validName.MatchString(name), "invalid %s name %q: want letters, digits, _, . and -, such as pages", kind, name),
+	)
 }
 
 // leastPlainSize is the least size without a unit. Less is hardly meant as bytes.
@@ -121,10 +116,7 @@ func ParseSize(word string, most uint64) (int64, error) {
 // ParseUnit reads the number of bytes that cost 1.
 func ParseUnit(text string) (float64, error) {
 	unit, err := humanize.ParseBytes(text)
-	if err != nil || unit == 0 {
-		return 0, fmt.Errorf("invalid unit %q: want a number of bytes, such as 1KiB", text)
-	}
-	return float64(unit), nil
+	return float64(unit), Refuse("", err != nil || unit == 0, "invalid unit %q: want a number of bytes, such as 1KiB", text)
 }
 
 // Canonical returns JSON without the fields of some names. Matchers are raw JSON: a map forgets
@@ -193,26 +185,19 @@ func Set(field any, word string) (err error) {
 	case *bool:
 		*f = true
 	case *string:
-		if *f = word; word == "" {
-			err = errors.New("the word is empty: want at least a letter")
-		}
+		*f, err = word, Refuse("", word == "", "the word is empty: want at least a letter")
 	case *int:
-		if *f, err = strconv.Atoi(word); err != nil || *f < 1 {
-			err = fmt.Errorf("invalid number %q: want a whole one above 0", word)
-		}
+		n, wrong := strconv.Atoi(word)
+		*f, err = n, Refuse("", wrong != nil || n < 1, "invalid number %q: want a whole one above 0", word)
 	case *float64:
-		var plain bool
-		if *f, plain = leakybucket.ParseCost(word); !plain {
-			err = fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
-		}
+		n, plain := leakybucket.ParseCost(word)
+		*f, err = n, Refuse("", !plain, "invalid number %q: want one such as 2 or 0.5", word)
 	case **float64:
 		*f = new(float64)
 		return Set(*f, word)
 	case *caddy.Duration:
-		duration, wrong := caddy.ParseDuration(word)
-		if *f = caddy.Duration(duration); wrong != nil || duration <= 0 {
-			err = fmt.Errorf("invalid duration %q: want a number above 0 with its unit ms, s, m, h or d, such as 10s", word)
-		}
+		d, wrong := caddy.ParseDuration(word)
+		*f, err = caddy.Duration(d), Refuse("", wrong != nil || d <= 0, "invalid duration %q: want a number above 0 with its unit ms, s, m, h or d, such as 10s", word)
 	default:
 		err = fmt.Errorf("%T takes no word", field)
 	}

@@ -131,16 +131,17 @@ func (r *Result) look(best *rung) (spared []clients.Key) {
 
 // withhold says why the log is no ground for a limit.
 func (r *Result) withhold() {
-	why := func(format string, args ...any) { r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...)) }
-	if r.Requests < leastRequests {
-		why("Only %s charged. Read a longer log.", clients.Counted(r.Requests, "request was", "requests were"))
+	why := func(is bool, format string, args ...any) {
+		if is {
+			r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...))
+		}
 	}
-	if span := r.To.Sub(r.From); span < leastSpan {
-		why("These requests cover only %s. A week or more has the busiest days in it.", spanText(span))
-	}
+	span := r.To.Sub(r.From)
+	why(r.Requests < leastRequests, "Only %s charged. Read a longer log.", clients.Counted(r.Requests, "request was", "requests were"))
+	why(span < leastSpan, "These requests cover only %s. A week or more has the busiest days in it.", spanText(span))
 	switch nobody, load := r.study.nobody, r.busiest.load; {
 	case 2*nobody > r.Requests:
-		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", clients.Percent(float64(nobody)/float64(r.Requests)))
+		why(true, "%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", clients.Percent(float64(nobody)/float64(r.Requests)))
 	case load > mostOfOne*r.Units.Load:
 		remedy := "If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it."
 		switch is := r.study.clients.Of(r.busiest.sender).Sender(); {
@@ -152,16 +153,12 @@ func (r *Result) withhold() {
 		if addr, err := netip.ParseAddr(r.busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
 			remedy += fmt.Sprintf(" To judge the rest, give this command - instead of LOG, and the output of zgrep -hvwF '%s' LOG.", addr)
 		}
-		why("%s sent %s of the load. %s", command.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
+		why(true, "%s sent %s of the load. %s", command.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
 	case 2*r.many > r.Keys:
-		why("%s of %s look like many people each. If they are your proxy's or CDN's, name it in trusted_proxies and log the addresses of clients.", clients.Comma(r.many), clients.Counted(r.Keys, r.noun))
+		why(true, "%s of %s look like many people each. If they are your proxy's or CDN's, name it in trusted_proxies and log the addresses of clients.", clients.Comma(r.many), clients.Counted(r.Keys, r.noun))
 	}
-	if r.PeopleKeys == 0 {
-		why("None of these clients looks like a person, who loads static assets with pages. Read a log that has people and the assets.")
-	}
-	if r.Units.Best().RefusedLoad < leastRemoved {
-		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", clients.Percent(leastRemoved))
-	}
+	why(r.PeopleKeys == 0, "None of these clients looks like a person, who loads static assets with pages. Read a log that has people and the assets.")
+	why(r.Units.Best().RefusedLoad < leastRemoved, "No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", clients.Percent(leastRemoved))
 }
 
 // Text returns the result for people. Texts from the log are made printable.
@@ -194,10 +191,7 @@ func (r *Result) Text() string {
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
 	} else {
-		b.WriteString("\nNo limit is recommended:\n")
-		for _, why := range r.Withheld {
-			fmt.Fprintf(&b, "- %s\n", why)
-		}
+		b.WriteString("\nNo limit is recommended:\n- " + strings.Join(r.Withheld, "\n- ") + "\n")
 		if r.Zone == "" {
 			b.WriteString("To be safe, begin with limit 120 2/s in shadow.\n")
 		}
