@@ -61,7 +61,7 @@ func reportOf(in *accesslog.Reader, zones []*Decided, known *clients.Log, notes 
 	return r
 }
 
-// Noted is what figures leave out, and why.
+// A noted is what figures leave out, and why.
 type noted []string
 
 func (n *noted) add(is bool, format string, args ...any) {

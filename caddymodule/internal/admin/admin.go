@@ -77,8 +77,8 @@ func acts[T any](answer func(ctx context.Context, e *engine.Engine, in *input, o
 // Calls are the calls by path.
 var Calls = map[string]Call{
 	"/throttle/zones":     reads(answerZones),
-	"/throttle/overrides": reads(answerOverrides),
-	"/throttle/journal":   reads(answerJournal),
+	"/throttle/overrides": reads(func(e *engine.Engine) any { return overridesOf(e, time.Now()) }),
+	"/throttle/journal":   reads(func(e *engine.Engine) any { return e.Control.Changes.Journal() }),
 	"/throttle/rates":     reads(answerRates),
 
 	"/throttle/buckets": asks(answerBuckets),

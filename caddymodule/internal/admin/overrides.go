@@ -160,11 +160,6 @@ func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
 	})
 }
 
-func answerOverrides(e *engine.Engine) any { return overridesOf(e, time.Now()) }
-
-// answerJournal lists what was changed last, and who did it.
-func answerJournal(e *engine.Engine) any { return e.Control.Changes.Journal() }
-
 // note adds to the journal what is no change.
 func (in *input) note(e *engine.Engine, action, of string) {
 	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: of}

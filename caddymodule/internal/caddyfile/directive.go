@@ -140,7 +140,7 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	}
 	a.Plan[name] = capacity + " " + leak
 	_, err := config.ParsePlans(a.Plan)
-	return option.Wrap(d, err)
+	return option.At(nil, option.Place(d), err)
 }
 
 // ParseHandler reads a directive with its matcher: both addresses of a request count for

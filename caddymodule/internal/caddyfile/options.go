@@ -229,7 +229,7 @@ func outerMatchers(h httpcaddyfile.Helper) (caddyhttp.RawMatcherSets, error) {
 		return nil, nil
 	}
 	match := caddyhttp.RawMatcherSets{set}
-	return match, option.Wrap(h.Dispenser, option.CheckMatch(match))
+	return match, option.At(nil, option.Place(h.Dispenser), option.CheckMatch(match))
 }
 
 // wrongName adds to Caddy's error about a named matcher what would be right.

@@ -106,15 +106,14 @@ type Handler struct {
 func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 	limits := make(map[string]leakybucket.Limit)
 	for name, text := range plans {
-		if name == "unlimited" || name == "deny" || name == "as" {
-			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
-		}
-		if err := option.CheckName("plan", name); err != nil {
-			return nil, err
-		}
 		limit, err := leakybucket.ParseLimit(text)
+		err = cmp.Or(
+			option.Refuse("", name == "unlimited" || name == "deny" || name == "as", "invalid plan name %q: the word has a meaning of its own in overrides", name),
+			option.CheckName("plan", name),
+			option.Refuse("", err != nil, "plan %q: %w", name, err),
+		)
 		if err != nil {
-			return nil, fmt.Errorf("plan %q: %w", name, err)
+			return nil, err
 		}
 		limits[name] = limit
 	}

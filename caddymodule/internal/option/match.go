@@ -229,10 +229,8 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 		return nil, fmt.Errorf("loading matchers: %w", err)
 	}
 	var sets caddyhttp.MatcherSets
-	if err := sets.FromInterface(loaded); err != nil {
-		return nil, err
-	}
-	return sets, nil
+	err = sets.FromInterface(loaded)
+	return sets, err
 }
 
 // StaticFiles exempts files from being charged. Only the one plain name of a file

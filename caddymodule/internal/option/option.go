@@ -70,10 +70,7 @@ func Refuse(option string, wrong bool, why string, about ...any) error {
 
 // Among refuses a word that may not stand after an option. The option may be left out.
 func Among(option, word string, known ...string) error {
-	if word == "" || slices.Contains(known, word) {
-		return nil
-	}
-	return About(option, 0, Unknown("word", word, " after "+lastOf(option), known))
+	return Refuse(option, word != "" && !slices.Contains(known, word), "%w", Unknown("word", word, " after "+lastOf(option), known))
 }
 
 // lastOf returns the last word of an option such as "delay wait".
@@ -104,13 +101,11 @@ const leastPlainSize = 512
 // ParseSize reads a size of up to most bytes, which are whole MiB.
 func ParseSize(word string, most uint64) (int64, error) {
 	size, err := humanize.ParseBytes(word)
-	if n, plain := leakybucket.ParseCost(word); plain && 0 < n && n < leastPlainSize {
-		return 0, fmt.Errorf("invalid size %q: it has no unit: want %sKiB or %sMiB", word, word, word)
-	}
-	if err != nil || size < 1 || size > most {
-		return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to %dMiB", word, most>>20)
-	}
-	return int64(size), nil
+	n, plain := leakybucket.ParseCost(word)
+	return int64(size), cmp.Or(
+		Refuse("", plain && 0 < n && n < leastPlainSize, "invalid size %q: it has no unit: want %[1]sKiB or %[1]sMiB", word),
+		Refuse("", err != nil || size < 1 || size > most, "invalid size %q: want one such as 64KiB, up to %dMiB", word, most>>20),
+	)
 }
 
 // ParseUnit reads the number of bytes that cost 1.
@@ -247,14 +242,6 @@ func Read(d *caddyfile.Dispenser, where string, fields Fields, places map[string
 		}
 	}
 	return err
-}
-
-// Wrap adds the place to an error, if there is one.
-func Wrap(d *caddyfile.Dispenser, err error) error {
-	if err == nil {
-		return nil
-	}
-	return d.WrapErr(err)
 }
 
 // Place returns the current file and line, as errors show them.

@@ -213,9 +213,6 @@ var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
 
 func (f *Facts) add(r *Request, headers bool) {
 	f.Hosts, f.Caddy, f.Durations, f.Sizes = f.Hosts || r.Host != "", f.Caddy || r.Caddy, f.Durations || r.Duration >= 0, f.Sizes || r.Size >= 0
-	if f.Headers == nil {
-		f.Headers = make(map[string]bool)
-	}
 	if headers {
 		for name, value := range r.Headers() {
 			f.Headers[name] = f.Headers[name] || value != Redacted && !hashed.MatchString(value)

@@ -85,7 +85,7 @@ func Open(names []string, options Options) (_ *Reader, err error) {
 		}
 		p.formats = []pattern{fields}
 	}
-	r := &Reader{stdin: options.Stdin, stats: Stats{Files: names, Problems: []string{}}}
+	r := &Reader{stdin: options.Stdin, facts: Facts{Headers: make(map[string]bool)}, stats: Stats{Files: names, Problems: []string{}}}
 	for _, name := range slices.Backward(names) { // a rotated set is listed from its newest file on
 		s := &source{name: name, parser: p}
 		if name != "-" {
