@@ -71,7 +71,6 @@ func (rp *player) begin(without map[string]bool) {
 	for _, h := range rp.handlers {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
 	}
-	a.Blockers = slices.DeleteFunc(slices.Clone(a.Blockers), left)
 	for name, z := range a.Zones {
 		rp.clientsOf(name)
 		if len(z.Static) > 0 && len(rp.absent) > 0 {

@@ -38,6 +38,10 @@ func mustBeSound(t *testing.T, s *Store) {
 			if hash>>s.shift != uint64(i) || sh.slots[at].hash != uint32(hash) || sh.tags[at] != tagOf(hash) {
 				t.Fatalf("bucket %q/%.40q: got it in shard %d, slot %+v with tag %x, want them by its hash %x", c.Zone, c.Key, i, sh.slots[at], sh.tags[at], hash)
 			}
+			until, ends := int64(sh.slots[at].stateOf().BlockedUntil), &s.room.blocks
+			if known := min(ends.last.Load(), ends.end(c.Zone, c.Key).Load(), ends.end("", c.Key).Load()); known < until {
+				t.Fatalf("bucket %q/%.40q: got an end of blocks at %d, want none before %d", c.Zone, c.Key, known, until)
+			}
 		}
 	}
 }

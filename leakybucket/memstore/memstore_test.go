@@ -183,6 +183,33 @@ func TestABlockOfNothingMakesNoBucket(t *testing.T) {
 	check.That(t, buckets(s) == 0, "buckets: got %d, want none", buckets(s))
 }
 
+// Few other buckets share the end of a block.
+func TestABlockMayRunInItsBucketAndHardlyInOthersUntilItEnds(t *testing.T) {
+	now := leakybucket.Instant(1)
+	s := held(New(Options{}), &now)
+	may := func(zone string, keys ...int) (n int) {
+		for i := keys[0]; i < keys[1]; i++ {
+			if s.MayBlock(zone, fmt.Sprint(i)) {
+				n++
+			}
+		}
+		return n
+	}
+	check.Equal(t, may("", 0, 100), 0, "keys in an empty store")
+	for i := range 100 {
+		c := charge(fmt.Sprint(i), 600)
+		c.Block, c.Shadow = &leakybucket.Ladder{Steps: []time.Duration{time.Minute}}, i%2 == 0
+		take(t, s, c)
+		take(t, s, c)
+	}
+	for zone, want := range map[string]int{"": 100, "zone": 100, "other": 0} {
+		got, others := may(zone, 0, 100)-want, may(zone, 100, 1000)
+		check.That(t, 0 <= got && got <= 50 && others <= 50, "zone %q: got %d blocked keys more than %d, and %d of 900 others, want at most 50 of either", zone, got, want, others)
+	}
+	now += 60 * second
+	check.Equal(t, may("", 0, 100), 0, "keys once the blocks have ended")
+}
+
 // For the race detector: everything at once, in a store that is too small.
 func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 	s := New(Options{MaxBuckets: 10_000})

@@ -270,7 +270,7 @@ func (sh *shard) writeBlocked(at int, c *leakybucket.Charge, state *leakybucket.
 	s.level, s.at, s.leak = state.Level, state.At, state.Leak
 	forget := store.Expiry(c, state)
 	s.setBlock(state, forget)
-	sh.room.block(state.BlockedUntil)
+	sh.room.blocks.add(c, state.BlockedUntil)
 	sh.due(at, forget)
 }
 

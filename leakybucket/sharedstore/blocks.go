@@ -36,7 +36,7 @@ type blocks struct {
 // find returns the block of a charge's bucket, as a probe of the bucket would: one of this
 // node's own, or one that was reported since an instant.
 func (b *blocks) find(c *leakybucket.Charge, since leakybucket.Instant) (d leakybucket.Decision) {
-	if c.Block == nil || !b.any() {
+	if c.Block == nil || !b.may(c.Zone, c.Key) {
 		return d
 	}
 	state, now := b.local.State(c), b.local.Now()
@@ -49,8 +49,10 @@ func (b *blocks) find(c *leakybucket.Charge, since leakybucket.Instant) (d leaky
 	return d
 }
 
-// any reports, without a lock, whether a block may be found.
-func (b *blocks) any() bool { return b.local.AnyBlock() || b.reported.AnyBlock() }
+// may reports, without a lock, whether a block may be found.
+func (b *blocks) may(zone, key string) bool {
+	return b.local.MayBlock(zone, key) || b.reported.MayBlock(zone, key)
+}
 
 // refusing returns a decision for each charge: of those that find refuses, its own, and one that
 // fits of the others. It returns nil if all fit.
@@ -72,7 +74,7 @@ func (b *blocks) learn(charges []leakybucket.Charge, decisions []leakybucket.Dec
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
 		runs := d.BlockedUntil != 0
-		if c.Block == nil || !runs && (!b.reported.AnyBlock() || b.reported.State(c).BlockedUntil == 0) {
+		if c.Block == nil || !runs && (!b.reported.MayBlock(c.Zone, c.Key) || b.reported.State(c).BlockedUntil == 0) {
 			continue
 		}
 		b.mu.Lock()
@@ -141,7 +143,14 @@ func (b *blocks) mark(some []store.Entry, of store.Filter, since leakybucket.Ins
 }
 
 // AnyBlock reports, without a lock, whether this node may know of a block.
-func (s *Store) AnyBlock() bool { return s.backend.blocks.any() }
+func (s *Store) AnyBlock() bool {
+	b := s.backend.blocks
+	return b.local.AnyBlock() || b.reported.AnyBlock()
+}
+
+// MayBlock reports, without a lock, whether this node may know of a block of a bucket of a zone, or
+// of any zone if that is empty.
+func (s *Store) MayBlock(zone, key string) bool { return s.backend.blocks.may(zone, key) }
 
 // Known returns the block of a charge's bucket that this node knows of, as a probe would, but
 // without asking the store. BlockedUntil is 0 if there is none. If the block is not current,

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -36,7 +37,7 @@ type Engine struct {
 	table    *override.Table     // of Control
 	Shared   *stores.SharedStore // behind the store, if that is outside of this process
 	Exempt   limit.Matchers      // from all zones
-	Blockers []*limit.Zone       // whose blocks hold in all handlers
+	blockers []alike             // zones whose blocks hold in all handlers
 	watchers []Watcher
 	Proxies  onceWarnings
 
@@ -161,7 +162,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	e.Zones[name] = z
 	e.exemptsSome = e.exemptsSome || e.Exempt != nil || z.Exempt != nil
 	if z.BlocksEverywhere() {
-		e.Blockers = append(e.Blockers, z.Zone)
+		e.addBlocker(z.Zone)
 	}
 	z.warn(warnings)
 	return z, nil
@@ -268,10 +269,44 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if e.Exempt != nil {
 		exempt, err = s.MatchesEveryAddress(e.Exempt)
 	}
-	if len(e.Blockers) > 0 && e.AnyBlock() {
-		everywhere = e.Blockers
+	if !exempt && len(e.blockers) > 0 && e.AnyBlock() {
+		everywhere = e.mayBlock(s)
 	}
 	return exempt, everywhere, err
+}
+
+// alike are zones that find buckets of the same key for a request, since key and override are
+// the same.
+type alike struct {
+	as    string
+	zones []*limit.Zone
+}
+
+// addBlocker adds a zone whose blocks hold in all handlers.
+func (e *Engine) addBlocker(z *limit.Zone) {
+	as := (&limit.Zone{Key: z.Key, Override: z.Override}).Definition()
+	i := slices.IndexFunc(e.blockers, func(a alike) bool { return a.as == as })
+	if i < 0 {
+		i, e.blockers = len(e.blockers), append(e.blockers, alike{as: as})
+	}
+	e.blockers[i].zones = append(e.blockers[i].zones, z)
+}
+
+// mayBlock returns the zones of which a block may hold for a request. A host may have thousands, so
+// those that are alike are asked about as one, and one by one only for clients that one has blocked.
+func (e *Engine) mayBlock(s *limit.Subject) (some []*limit.Zone) {
+	for _, a := range e.blockers {
+		k, _, _ := a.zones[0].Find(s)
+		if !e.Store.MayBlock("", k.Name) {
+			continue
+		}
+		for _, z := range a.zones {
+			if e.Store.MayBlock(z.Name, k.Name) {
+				some = append(some, z)
+			}
+		}
+	}
+	return some
 }
 
 // NoAddress implements limit.Env.

@@ -56,6 +56,7 @@ type Store interface {
 	store.Resetter
 	store.Lister
 	AnyBlock() bool
+	MayBlock(zone, key string) bool
 	Known(*leakybucket.Charge) (d leakybucket.Decision, current bool)
 }
 

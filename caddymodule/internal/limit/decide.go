@@ -70,8 +70,8 @@ func (s *Server) readsVerdicts() bool { return s == nil || s.ReadsVerdicts }
 // called by many goroutines.
 type Env interface {
 	// Prepare is called first in each handler. It sets the Subject's Overrides, looks for signs of a
-	// proxy, and says whether no zone is to charge the request, and which zones have blocks that hold
-	// everywhere, if any may run.
+	// proxy, and says whether no zone is to charge the request, and of which zones a block that holds
+	// everywhere may run for its client.
 	Prepare(*Subject) (exempt bool, everywhere []*Zone, err error)
 
 	// ConfirmedBlock returns the block that runs now for a charge. KnownBlock returns one only if it
