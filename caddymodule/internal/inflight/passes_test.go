@@ -369,3 +369,27 @@ func TestTold(t *testing.T) {
 		servertest.Sleep(time.Minute)
 	})
 }
+
+// On a host with 2,000 sites, histograms and rare reasons of each rank were most of the metrics.
+func TestSeriesOfWhatIsRareBeginWithTheirFirstCount(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\n}", 0)
+		wantSeries := func(when string, want map[string]int) {
+			got := make(map[string]int)
+			for _, sample := range s.Metric(t, "") {
+				if sample.Labels["zone"] == "php" {
+					got[strings.TrimPrefix(sample.Name, "caddy_throttle_")+" "+sample.Labels["reason"]]++
+				}
+			}
+			for name, n := range want {
+				check.Equal(t, got[name], n, "%s: series of %s", when, name)
+			}
+		}
+		want := map[string]int{"requests_total ": 8, "requests_total queue_full": 4, "requests_total timeout": 4, "requests_total memory": 0, "requests_total too_large": 0, "slot_wait_seconds ": 0}
+		wantSeries("at the start", want)
+		s.Visit(servertest.Someone, "/")
+		s.Visit("198.51.100.1:1", "/")
+		want["slot_wait_seconds "] = 1
+		wantSeries("after two visits", want)
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -203,12 +204,13 @@ var (
 // unranked stands for the rank of requests that have none.
 const unranked = fairqueue.Ranks
 
-// counts count and log what becomes of the requests of a limit in one config. Counters are looked
-// up before requests come, so that series exist before the first count.
+// counts count and log what becomes of the requests of a limit in one config. Series of what is usual
+// exist before the first count, so that their rates have a first value. The others, and the histograms,
+// would be most of the metrics of a host with many sites.
 type counts struct {
 	limit    *Limit
-	requests [fairqueue.Ranks + 1][limit.Decisions][reasons]prometheus.Counter // nil where nothing can lead
-	waits    [fairqueue.Ranks + 1]prometheus.Observer
+	requests [fairqueue.Ranks + 1][limit.Decisions][reasons]prometheus.Counter // nil for what is rare
+	waits    [fairqueue.Ranks + 1]func() prometheus.Observer                   // nil if none waits
 	seconds  [fairqueue.Ranks]prometheus.Counter
 	passes   map[pass.Event]prometheus.Counter      // empty if none are sent
 	refusals [limit.Decisions]*telemetry.RefusalLog // nil for decisions that refuse nothing
@@ -236,10 +238,9 @@ func newCounts(l *Limit) *counts {
 	makes(!l.Shadow && !waits, limit.Refused, inFlight)
 	makes(!l.Shadow && waits, limit.Delayed, none)
 	makes(!l.Shadow && waits, limit.Refused, queueFull, timeout)
-	makes(!l.Shadow && l.MostBody >= 0, limit.Refused, memory, tooLarge, timeout)
 	for _, rank := range ranks {
 		if waits {
-			c.waits[rank] = waitSeconds.WithLabelValues(l.Name, rank.String())
+			c.waits[rank] = sync.OnceValue(func() prometheus.Observer { return waitSeconds.WithLabelValues(l.Name, rank.String()) })
 		}
 		if l.Shares() {
 			c.seconds[rank] = slotSeconds.WithLabelValues(l.Name, rank.String())
@@ -269,14 +270,14 @@ func (c *counts) decided(v *visit) {
 		c.passed(v.client.State.Event())
 	}
 	counter := c.requests[rank][v.decision][v.reason]
-	if counter == nil { // only what is set at run time can lead here
+	if counter == nil {
 		counter = c.counter(rank, v.decision, v.reason)
 	}
 	counter.Inc()
 	switch v.decision {
 	case limit.Admitted, limit.Delayed:
 		if w := c.waits[rank]; w != nil && !c.limit.Shadow {
-			w.Observe(v.Waited.Seconds())
+			w().Observe(v.Waited.Seconds())
 		}
 	case limit.Refused, limit.ShadowRefused:
 		c.refusals[v.decision].Note(v.key())
