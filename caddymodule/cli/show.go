@@ -247,8 +247,10 @@ func (c *client) showWhy(s *wire.Why) {
 func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
 	c.printf("%s\n", what)
 	writeTable(c, "CODE|AT|ZONE|KEY|REASON|COST|LEVEL|OF|WAIT|BLOCKED FOR", refusals, func(p *wire.PastRefusal) []any {
-		return []any{p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
-			unlessZero(p.Cost), unlessZero(p.Level), unlessZero(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked)}
+		return []any{
+			p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
+			unlessZero(p.Cost), unlessZero(p.Level), unlessZero(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked),
+		}
 	})
 	c.printf("\nNow:\n")
 }

@@ -23,19 +23,21 @@ type room struct {
 // blocks are instants at which no block runs any longer, to be read without a lock.
 type blocks struct {
 	hasher hasher
-	last   atomic.Int64   // for all buckets
-	ends   []atomic.Int64 // for those of a name, and those of a key, whose hashes end alike
+	last   atomic.Int64          // for all buckets
+	ends   func() []atomic.Int64 // for those of a name, and those of a key, whose hashes end alike; made when first asked for
 }
 
 // end returns the instant for the buckets of a name, or of a key if the zone is empty.
 func (b *blocks) end(zone, key string) *atomic.Int64 {
-	return &b.ends[b.hasher.name(zone, key)&uint64(len(b.ends)-1)]
+	ends := b.ends()
+	return &ends[b.hasher.name(zone, key)&uint64(len(ends)-1)]
 }
 
 // add notes that a bucket is blocked until an instant.
 func (b *blocks) add(c *leakybucket.Charge, until leakybucket.Instant) {
 	for _, end := range []*atomic.Int64{b.end(c.Zone, c.Key), b.end("", c.Key), &b.last} {
-		for last := end.Load(); last < int64(until) && !end.CompareAndSwap(last, int64(until)); last = end.Load() {
+		for last := end.Load(); last < int64(until); last = end.Load() {
+			end.CompareAndSwap(last, int64(until))
 		}
 	}
 }

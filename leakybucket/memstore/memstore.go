@@ -82,7 +82,8 @@ func New(o Options) *Store {
 		epoch:  leakybucket.Instant(now.UnixMicro()),
 		room:   room{soonest: make([]atomic.Int64, 1<<power)},
 	}
-	s.room.blocks.hasher, s.room.blocks.ends = s.hasher, make([]atomic.Int64, endsPerShard<<power)
+	s.room.blocks.hasher = s.hasher
+	s.room.blocks.ends = sync.OnceValue(func() []atomic.Int64 { return make([]atomic.Int64, endsPerShard<<power) })
 	s.room.most.Store(int64(o.MaxBuckets))
 	for i := range s.shards {
 		s.room.soonest[i].Store(int64(never))

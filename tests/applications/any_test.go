@@ -353,10 +353,16 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 			{"method": "POST", "path": "/parse/login", "body": {"username": "alice", "password": "b"}}]}`, []string{"Content-Type", "application/json"}, 0},
 		{"in the path", inPath, "field password", "/auth/login/id/alice/pass%77ord/wrong", "", nil, 0},
 		{"of a name in the path", inPath, "field password", "/auth/login/username/alice", "username=bob&password=wrong", nil, 0},
-		{"by place, as PHP's SoapServer takes them", paths, "field password", "/mantis/api/soap/mantisconnect.php",
-			`<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body><mc_login><a>alice</a><b>wrong</b></mc_login></Body></Envelope>`, []string{"Content-Type", "text/xml"}, 0},
-		{"as JSON in a form, at SuiteCRM", paths, "field password", "/service/v4_1/rest.php",
-			`method=login&input_type=JSON&rest_data={"user_auth":{"user_name":"alice","password":"wrong"}}`, nil, 0},
+		{
+			"by place, as PHP's SoapServer takes them", paths, "field password", "/mantis/api/soap/mantisconnect.php",
+			`<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body><mc_login><a>alice</a><b>wrong</b></mc_login></Body></Envelope>`,
+			[]string{"Content-Type", "text/xml"},
+			0,
+		},
+		{
+			"as JSON in a form, at SuiteCRM", paths, "field password", "/service/v4_1/rest.php",
+			`method=login&input_type=JSON&rest_data={"user_auth":{"user_name":"alice","password":"wrong"}}`, nil, 0,
+		},
 		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
 		{"by HTTP Digest", digest, digest + "\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
