@@ -103,7 +103,7 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 			check.That(t, strings.Contains(code.String(), `"`+message), "got the message %q in the documentation, which nothing logs", message)
 		}
 	}
-	check.Equal(t, n, 11, "messages")
+	check.Equal(t, n, 12, "messages")
 }
 
 func TestTheDocumentationListsTheReasons(t *testing.T) {
