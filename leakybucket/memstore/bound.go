@@ -30,7 +30,7 @@ type blocks struct {
 // end returns the instant for the buckets of a name, or of a key if the zone is empty.
 func (b *blocks) end(zone, key string) *atomic.Int64 {
 	ends := b.ends()
-	return &ends[b.hasher.name(zone, key)&uint64(len(ends)-1)]
+	return &ends[b.hasher.charge(&leakybucket.Charge{Zone: zone, Key: key})&uint64(len(ends)-1)]
 }
 
 // add notes that a bucket is blocked until an instant.

@@ -504,15 +504,11 @@ func (s *Store) now() leakybucket.Instant {
 type hasher struct{ zone, key maphash.Seed }
 
 func (h hasher) charge(c *leakybucket.Charge) uint64 {
-	hash := h.name(c.Zone, c.Key)
+	zone := maphash.String(h.zone, c.Zone)
 	if c.Shadow {
-		hash = ^hash
+		zone = ^zone
 	}
-	return hash
-}
-
-func (h hasher) name(zone, key string) uint64 {
-	return maphash.String(h.zone, zone) ^ maphash.String(h.key, key)
+	return zone ^ maphash.String(h.key, c.Key)
 }
 
 // charges appends the hashes of several charges.
