@@ -350,11 +350,12 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 	k, state := z.Key.own(s)
 	policy := Policy("")
 	switch {
-	case state == keyUnclear:
-		k = Bucket{Name: unclearBucket, Limit: z.Limit}
-	case state == keyOdd:
-		if k = (Bucket{Name: oddBucket, Limit: z.Limit}); z.Key.Unlisted == Refuse {
-			return k, UnlistedKey, false // no override can list it
+	case state == keyUnclear || state == keyOdd:
+		if k = (Bucket{Name: oddBucket, Limit: z.Limit}); state == keyUnclear {
+			k.Name = unclearBucket
+		}
+		if z.Key.Unlisted == Refuse {
+			return k, UnlistedKey, false // whom it names, nobody can list
 		}
 	case state != keyComplete:
 		policy, why, k.Lacking = z.Key.Missing, MissingKey, true

@@ -284,7 +284,7 @@ func TestAPreflightNeedsNoKey(t *testing.T) {
 	}
 }
 
-// TestUnlistedValues: what nobody types is unlisted, too.
+// TestUnlistedValues: what nobody types is unlisted, too, and so is what may name two.
 func TestUnlistedValues(t *testing.T) {
 	for _, source := range []string{"query q plain", "query q", "{http.request.uri.query.q}", "query q method"} {
 		s := servertest.RunZone(t, "z", "key "+source+" {\nunlisted refuse\n}\noverride gold 10 1/s\nlimit 3 1/d", "respond ok")
@@ -300,6 +300,9 @@ func TestUnlistedValues(t *testing.T) {
 		check.Equal(t, s.Do(r).Code, want, "%q", name)
 		check.Equal(t, s.Why(name).Refused, want != http.StatusOK, "%q: why", name)
 	}
+	r := servertest.Request(servertest.Someone, servertest.Site0, "Authorization", "Basic Z29sZDpwdw==", "Authorization", "Basic aXJvbjpwdw==")
+	check.Equal(t, s.Do(r).Code, http.StatusTooManyRequests, "two names")
+	check.That(t, s.Why("@unclear").Refused, "two names: why: got them not refused")
 }
 
 // Different values are different keys, whatever they contain, and no value is a

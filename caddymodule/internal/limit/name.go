@@ -160,7 +160,7 @@ func (z *Zone) Read(name string) (n Named) {
 	if !named {
 		n.Entry = z.Key.Overrides.Named(name)
 		n.Valid = slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, n.Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
-		if name == oddBucket && z.Key.Unlisted == Refuse {
+		if (name == oddBucket || name == unclearBucket) && z.Key.Unlisted == Refuse {
 			n.Unlisted = Refuse
 		}
 		return n
