@@ -376,6 +376,21 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 	})
 }
 
+// A reload that shortens blocks ends those that would last longer.
+func TestABlockThatIsOverForRequestsIsListedAsOver(t *testing.T) {
+	site := "http:// {\nthrottle pages 1 1/s {\nblock %s\n}\nrespond ok\n}"
+	old := servertest.Run(t, fmt.Sprintf(site, "100h"))
+	old.From(servertest.Someone).Passes(1, "/")
+	check.Equal(t, len(ask[wire.Buckets](old, "buckets", `{"zone": "pages", "refused": true}`).Buckets), 1, "listed buckets that refuse")
+	s := servertest.Start(t, servertest.Run(t, fmt.Sprintf(site, "1h")))
+	old.Stop()
+	listed := ask[wire.Buckets](s, "buckets", `{"zone": "pages"}`).Buckets
+	why := s.Why("203.0.113.7").Buckets // after the listing: it drops such a block
+	check.Assume(t, len(why) == 1 && len(listed) == 1, "got %+v and %+v, want one bucket", why, listed)
+	check.Equal(t, why[0].Blocked, 0, "why: how long the bucket is blocked")
+	check.Equal(t, listed[0].Blocked, 0, "listed: how long the bucket is blocked")
+}
+
 func TestTopShowsTheLastMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.Run(t, servertest.ThreeZones)

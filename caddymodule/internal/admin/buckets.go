@@ -281,16 +281,13 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 // listed returns a bucket of a listing, unless it does not match.
 func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b wire.Bucket, matches bool) {
 	b, n := j.describe(z, k.Key, l.Shadow)
-	c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: n.Limit}
+	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+	c, is := z.Peek(k.Key, n.Limit, l.Shadow), leakybucket.Decision{}
 	if n.Limit.Capacity > 0 {
 		j.Effective(&c)
-	}
-	is := leakybucket.Decision{Level: c.Limit.Level(k.State, k.Now), At: k.Now}
-	if z.Block != nil {
-		is.BlockedUntil = k.State.BlockedUntil
+		c.Take(&k.State, k.Now, &is)
 	}
 	j.fill(&b, z, &n, &c, is)
-	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
 	if matches = b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction; l.Refused {
 		matches = b.Verdict.Reason != ""
 	}
