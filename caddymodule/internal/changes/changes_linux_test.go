@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -44,5 +45,21 @@ func TestADiskThatHangsKeepsNobodyWaiting(t *testing.T) {
 	kept, err := os.ReadFile(path)
 	check.OK(t, err)
 	check.Contains(t, string(kept), robber, "the file")
-	n.Close()
+	check.OK(t, syscall.Mkfifo(path+".new", 0o600))
+	n.mu.Lock()
+	n.save()
+	written = n.disk.writing
+	n.mu.Unlock()
+	n.Close() // does not wait either, but others may have the file only once it is no longer being written
+	_, err = snapshot.Open(path)
+	check.That(t, err != nil, "got the file while it is being written")
+	disk, err = os.Open(path + ".new")
+	check.OK(t, err)
+	<-written
+	n.mu.Lock() // until it is closed
+	defer n.mu.Unlock()
+	check.OK(t, disk.Close())
+	next, err := snapshot.Open(path)
+	check.OK(t, err)
+	next.Close()
 }

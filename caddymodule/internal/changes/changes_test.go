@@ -566,6 +566,22 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// TestAtOnce: what is changed while the file is being written is in it, too, when Change returns.
+func TestAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, all := New(), sync.WaitGroup{}
+		c.Use(nil, filepath.Join(t.TempDir(), "changes.json"), zap.NewNop(), nil)
+		for i := range 50 {
+			all.Go(func() {
+				told, _, err := c.Change(banOf(fmt.Sprintf("10.0.%d.0/24", i), time.Hour, "alice"), "", false)
+				check.That(t, err == nil && told.Kept, "got %+v, %v, want it kept", told, err)
+			})
+		}
+		all.Wait()
+		c.Close()
+	})
+}
+
 // logged returns a logger, and what it has logged.
 func logged() (*zap.Logger, func() []string) {
 	core, logs := observer.New(zap.InfoLevel)
