@@ -227,6 +227,11 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 					of := leakybucket.Settlement{Charge: c, Was: decisions[n], Diff: -c.Cost / 2, Cancel: i%2 == 0}
 					check.NoError(t, s.Settle(context.Background(), []leakybucket.Settlement{of}), "settling")
 				}
+				block := charge("b"+key(0), 600)
+				block.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+				check.NoError(t, s.Take(context.Background(), []leakybucket.Charge{block}, decisions), "taking what blocks")
+				known := s.MayBlock("zone", block.Key) && s.MayBlock("", block.Key)
+				check.That(t, known || decisions[0].BlockedUntil == 0, "%s: got it not known to be blocked", block.Key)
 				if i%100 == 0 {
 					s.Shed()
 					s.SetMaxBuckets(1000 + i)

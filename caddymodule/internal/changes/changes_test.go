@@ -258,6 +258,32 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// An overtaken link has another node write just before its own first write.
+type overtaken struct {
+	*link
+	by func()
+}
+
+func (l *overtaken) PutTexts(ctx context.Context, texts []store.Text) (before, last int64, err error) {
+	if by := l.by; by != nil {
+		l.by = nil
+		by()
+	}
+	return l.link.PutTexts(ctx, texts)
+}
+
+func TestOvertaken(t *testing.T) {
+	run(t, 2, func(t *testing.T, _ *server, n []*node) {
+		by := func() { n[1].change(banOf(other, time.Hour, "bob"), false) }
+		n[0].Use(&overtaken{n[0].link, by}, "", zap.NewNop(), nil)
+		time.Sleep(time.Second)
+		n[0].change(banOf(robber, time.Hour, "alice"), false)
+		time.Sleep(agreed)
+		want(t, n, robber, "alice")
+		want(t, n, other, "bob")
+	})
+}
+
 // TestLoss takes the store back. Nothing that holds is forgotten, nothing that was lifted comes
 // back, and a node that knows of nothing writes before the others notice.
 func TestLoss(t *testing.T) {
@@ -670,7 +696,8 @@ func TestForeign(t *testing.T) {
 		n := &node{Copy: New(), link: &link{server: s}, t: t, stop: make(chan struct{})}
 		n.Use(n.link, "", logger, nil)
 		go n.Run(n.stop)
-		n.change(banOf(robber, time.Hour, "alice"), false)
+		told := n.change(banOf(robber, time.Hour, "alice"), false)
+		check.That(t, told.Kept && told.Shared, "got %+v, want it kept in the store, as there is no file", told)
 		end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
 		kept := s.texts["ban//"+robber]
 		junk := map[string]store.Text{
@@ -721,6 +748,8 @@ func TestJournal(t *testing.T) {
 		if got := c.Journal(); len(got) != mostJournal || got[0].Of != fmt.Sprint(mostJournal+9) || got[mostJournal-1].Of != "10" {
 			t.Errorf("got %d from %v to %v, want %d down to 10", len(got), got[0].Of, got[len(got)-1].Of, mostJournal+9)
 		}
+		kept, _ := os.ReadFile(path) // as if killed now
+		check.Contains(t, string(kept), fmt.Sprintf(`"of":"%d"`, mostJournal+9), "the file")
 		c.Close()
 	}
 	c := New()
