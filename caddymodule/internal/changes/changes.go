@@ -55,7 +55,7 @@ type Copy struct {
 	host  string
 	again chan struct{} // to poll at once
 
-	// talking is held over calls of the store, and over a change as a whole. It is a channel,
+	// talking is held over calls of the store, and over a change that asks it. It is a channel,
 	// since those who wait for a mutex stop the virtual time of tests.
 	talking chan struct{}
 	mu      sync.Mutex // guards all below, and is held over no call
@@ -67,7 +67,6 @@ type Copy struct {
 
 	registry store.Registry // nil if there is none
 	seen     int64          // the mark of the store's last write when it was read
-	tried    time.Time      // the last poll
 	err      error          // of the last call
 	skipped  int            // texts of the store
 	onRead   func()         // called once the store was read, and nil from then on
@@ -90,7 +89,7 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 		c.restore(path)
 	}
 	if registry != c.registry {
-		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, 0
+		c.registry, c.seen, c.err, c.skipped = registry, unread, nil, 0
 		c.onRead = read
 	}
 	c.pollAgain()
@@ -209,11 +208,14 @@ func (c *Copy) Change(e override.Entry, via string, replace bool) (synced Sync, 
 
 // change is Change, but does not wait for the file: kept then says what the store has.
 func (c *Copy) change(e override.Entry, via string, replace bool) (synced Sync, made override.Change, err error) {
-	defer c.talk()()
 	c.mu.Lock()
-	down := c.err != nil && time.Since(c.tried) < pollEvery // many changes need not wait for it one by one
+	down := c.err != nil // many changes need not wait for it one by one: Run tells them
 	c.mu.Unlock()
-	answered := !down && c.poll()
+	answered := false
+	if !down {
+		defer c.talk()()
+		answered = c.poll()
+	}
 	k, err := c.make(e, via, replace)
 	if err != nil {
 		return synced, made, err
@@ -358,7 +360,6 @@ func (c *Copy) poll() (answered bool) {
 	now := time.Now()
 	maps.DeleteFunc(c.records, func(_ override.Name, k *record) bool { return k.forgettable(now) }) // nobody needs to know it any more
 	registry, seen := c.registry, c.seen
-	c.tried = now
 	c.write() // the disk may have room by now
 	c.mu.Unlock()
 	if registry == nil {

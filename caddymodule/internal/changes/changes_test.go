@@ -380,6 +380,22 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+// TestFrozen: many changes do not wait one by one for a store that hangs.
+func TestFrozen(t *testing.T) {
+	run(t, 2, func(t *testing.T, s *server, n []*node) {
+		s.freeze()
+		began := time.Now()
+		for i := range 10 {
+			n[0].change(banOf(fmt.Sprintf("10.0.%d.0/24", i), time.Hour, "alice"), false)
+		}
+		took := time.Since(began)
+		check.That(t, took <= 2*patience, "10 changes took %v, want no more than a poll under way and one call", took)
+		s.thaw()
+		time.Sleep(agreed + patience) // calls that hang end
+		want(t, n, "10.0.9.0/24", "alice")
+	})
+}
+
 // TestCutOff: a node that was away brings back nothing that was lifted or replaced meanwhile.
 func TestCutOff(t *testing.T) {
 	run(t, 3, func(t *testing.T, s *server, n []*node) {
