@@ -274,13 +274,23 @@ func (l *overtaken) PutTexts(ctx context.Context, texts []store.Text) (before, l
 
 func TestOvertaken(t *testing.T) {
 	run(t, 2, func(t *testing.T, _ *server, n []*node) {
-		by := func() { n[1].change(banOf(other, time.Hour, "bob"), false) }
-		n[0].Use(&overtaken{n[0].link, by}, "", zap.NewNop(), nil)
-		time.Sleep(time.Second)
+		overtake := func(network string) {
+			by := func() {
+				time.Sleep(time.Millisecond) // so that its number is higher
+				n[1].change(banOf(network, time.Hour, "bob"), false)
+			}
+			n[0].Use(&overtaken{n[0].link, by}, "", zap.NewNop(), nil)
+			time.Sleep(time.Second)
+		}
+		overtake(other)
 		n[0].change(banOf(robber, time.Hour, "alice"), false)
 		time.Sleep(agreed)
 		want(t, n, robber, "alice")
 		want(t, n, other, "bob")
+		overtake("192.0.2.0/24")
+		var conflict *Conflict
+		_, _, err := n[0].Change(banOf("192.0.2.0/24", time.Hour, "alice"), "test", false)
+		check.That(t, errors.As(err, &conflict) && conflict.By == "bob", "got error %v, want a conflict with bob's", err)
 	})
 }
 
@@ -413,7 +423,11 @@ func TestCutOff(t *testing.T) {
 		time.Sleep(agreed)
 		want(t, n, robber, "nobody")
 		want(t, n, other, "nobody")
-		time.Sleep(9 * time.Hour)
+		time.Sleep(7*time.Hour + keptLonger/2)
+		for i, one := range n {
+			check.Equal(t, len(one.records), 1, "records that node %d keeps beyond their end, as a clock may be behind", i)
+		}
+		time.Sleep(keptLonger)
 		for i, one := range n {
 			check.Equal(t, len(one.records), 0, "records that node %d keeps after all ends", i)
 		}
