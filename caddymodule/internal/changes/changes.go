@@ -231,7 +231,7 @@ func (c *Copy) change(e override.Entry, via string, replace bool) (synced Sync, 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.records[k.Name]
-	if now != k && !now.same(k) {
+	if now != k {
 		return synced, made, &Conflict{now.Entry}
 	}
 	synced = Sync{Shared: c.registry != nil, Kept: now.synced}
@@ -315,7 +315,7 @@ func (c *Copy) State() *State {
 	if c.registry == nil {
 		return nil
 	}
-	s := &State{Pending: len(c.records.pending(time.Now())), Skipped: c.skipped}
+	s := &State{Pending: len(c.records.pending()), Skipped: c.skipped}
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}
@@ -381,7 +381,7 @@ func (c *Copy) poll() (answered bool) {
 		c.onRead()
 		c.onRead = nil
 	}
-	pending := c.records.pending(now)
+	pending := c.records.pending()
 	c.mu.Unlock()
 	for some := range slices.Chunk(pending, mostPut) {
 		if !c.put(some) {

@@ -3,7 +3,6 @@ package changes
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -94,9 +93,6 @@ func (r *record) encode() store.Text {
 // decode reads a text of the store, which anybody may have written.
 func decode(t store.Text) (*record, error) {
 	r := new(record)
-	if t.Number == 0 {
-		return nil, errors.New("it is no change")
-	}
 	if err := unmarshal([]byte(t.Text), r, &r.Format); err != nil {
 		return nil, err
 	}
@@ -167,9 +163,9 @@ func (all records) merge(read []*record, skips []error) (taken []*record, _ []er
 
 // pending returns the records that the store does not have, those that are kept longest first: a store
 // whose clock is ahead refuses the others, and nothing is sent after a call that it refuses.
-func (all records) pending(now time.Time) (pending []*record) {
+func (all records) pending() (pending []*record) {
 	for _, k := range all {
-		if !k.synced && !k.forgettable(now) {
+		if !k.synced {
 			pending = append(pending, k)
 		}
 	}
