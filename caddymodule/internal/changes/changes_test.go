@@ -74,10 +74,17 @@ func (s *server) thaw() {
 	s.late = nil
 }
 
+// expire drops what has ended by the server's clock, which it returns. mu is held.
+func (s *server) expire() (now int64) {
+	now = time.Now().Add(s.skew).UnixMicro()
+	maps.DeleteFunc(s.texts, func(_ string, t store.Text) bool { return t.End != 0 && int64(t.End) <= now })
+	return now
+}
+
 // put is PutTexts. mu is held.
 func (s *server) put(texts []store.Text) (before, last int64) {
 	before = s.last
-	now := time.Now().Add(s.skew).UnixMicro()
+	now := s.expire()
 	for _, t := range texts {
 		if t.Number > s.texts[t.Name].Number && int64(t.End) > now {
 			s.texts[t.Name] = t
@@ -132,6 +139,7 @@ func (l *link) call(ctx context.Context, execute func()) error {
 func (l *link) Texts(ctx context.Context, seen int64) (store.Texts, error) {
 	var all store.Texts
 	err := l.call(ctx, func() {
+		l.expire()
 		if all.Last = l.last; seen != l.last {
 			all.Texts, all.Count = slices.Collect(maps.Values(l.texts)), len(l.texts)
 			all.Texts = all.Texts[:min(all.Count, store.MostTexts)]
@@ -360,6 +368,9 @@ func TestClockAhead(t *testing.T) {
 		s.restore(s.backup(), 0)
 		time.Sleep(agreed)
 		want(t, n, robber, "alice")
+		s.restore(s.backup(), 50*time.Minute) // less than an hour ahead
+		told = n[0].change(banOf("192.0.2.0/24", time.Minute, "carol"), false)
+		check.That(t, told.Error == "", "got %+v, want a short ban taken", told)
 	})
 }
 
