@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -105,7 +106,7 @@ const (
 //
 //	Start()                                                       begins work in the background
 //	Check(ctx context.Context) (warnings []string, err error)     tells of settings that break limits
-//	Close()                                                       closes connections
+//	Close()                                                       closes connections; may return an error, which is dropped
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
@@ -138,6 +139,8 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 		defer b.settling.Unlock()
 		if c, can := capability[closer](remote); can {
 			c.Close()
+		} else if c, can := capability[io.Closer](remote); can {
+			_ = c.Close() // which nobody is left to be told of
 		}
 	})
 	return b

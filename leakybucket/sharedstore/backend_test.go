@@ -122,7 +122,10 @@ type closing struct {
 	closed atomic.Int32
 }
 
-func (c *closing) Close() { c.closed.Add(1) }
+func (c *closing) Close() error {
+	c.closed.Add(1)
+	return nil
+}
 
 // silent answers takes, and nothing else that it is asked within an hour.
 type silent struct {
