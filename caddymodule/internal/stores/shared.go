@@ -90,10 +90,11 @@ func (s *SharedStore) Release() {
 	}
 }
 
-// Destruct implements caddy.Destructor. The last request closes the store.
+// Destruct implements caddy.Destructor. It closes the store, unless requests still use it: then
+// the last one does. Caddy may exit next, so it waits until settlements have ended.
 func (s *SharedStore) Destruct() error {
 	if s.users.Or(left) == 0 {
-		go s.close()
+		s.close()
 	}
 	return nil
 }

@@ -41,5 +41,9 @@ func TestASharedStoreIsClosedByItsLastRequest(t *testing.T) {
 		s.Hold() // a request of a former config
 		s.Release()
 		wants("used once more", 1)
+		idle := &closable{Store: remote.Store}
+		s = check.Must(ConnectStore("test", []string{"idle"}, func(func(error)) (leakybucket.Store, error) { return idle, nil }))(t)
+		_ = s.Leave()
+		check.Equal(t, idle.closed.Load(), 1, "left by its last config, which may be all that is done before Caddy exits: times it was closed")
 	})
 }
