@@ -79,6 +79,8 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 		{"cost {header.X-Cost}", "clients choose what their requests cost", 1},
 		{"cost {vars.cost}", "clients choose what their requests cost", 0},
 		{"exempt header Cookie *wordpress_logged_in*", sent, 1},
+		{"exempt header X-Loadtest *", sent, 1},
+		{"exempt header X-Loadtest demo-secret*", sent, 0},
 		{"exempt {\nfile\n}", "want exempt static_files", 1},
 		{"key client_ip {path}", chosen, 1},
 		{"match path /login*\nkey client_ip field log", chosen, 1},
@@ -88,6 +90,16 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 	} {
 		s := servertest.Run(t, mistake{in: "zone", text: "limit 60 10/s\n" + test.options}.caddyfile())
 		s.Warned(t, test.says, test.want)
+		s.Stop()
+	}
+	for rank, want := range map[string]int{
+		"member header Authorization *":                 1,
+		"member header Cookie *wordpress_logged_in*":    1,
+		"crawler header User-Agent *Googlebot*":         1,
+		"crawler {\nclient_ip 192.0.2.1\nheader A *\n}": 0,
+	} {
+		s := servertest.Run(t, mistake{in: "site", text: "in_flight php 5 {\nshare\nrank " + rank + "\n}"}.caddyfile())
+		s.Warned(t, "anybody can send the header by which clients have priority", want)
 		s.Stop()
 	}
 }
@@ -281,6 +293,7 @@ func TestEmptiedMatcher(t *testing.T) {
 		{"zone", "limit 5 1/s\nexempt header X-Key \"{$NET}\" # <-", "anybody can send an empty header or parameter: " + unset},
 		{"global", "exempt { # <-\nheader A b\nquery key={$NET}\n}", "anybody can send an empty"},
 		{"site", "in_flight php 5 {\nexempt query key={$NET} # <-\n}", "anybody can send an empty"},
+		{"site", "in_flight php 5 {\nshare\nrank member header X-Office \"{$NET}\" # <-\n}", "anybody can send an empty"},
 		{"zone", "limit 5 1/s\nkey route\nroute a {$NET} # <-", "too few words after route"},
 		{"zone", "limit 5 1/s\nkey {$NET} # <-", "no source"},
 		{"zone", "limit 5 1/s\nkey header {$NET} # <-", "has no name"},

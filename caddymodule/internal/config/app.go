@@ -77,7 +77,7 @@ func (a *App) Check() error {
 	_, _, wrongBuffer := a.Buffer.Bytes()
 	return cmp.Or(
 		option.About("buffer", 0, wrongBuffer),
-		option.CheckExempt(a.Exempt),
+		option.CheckFree("exempt", a.Exempt),
 		option.Among("on_store_error", a.OnStoreError, option.StorePolicies...),
 		option.Within("store_timeout", time.Duration(a.StoreTimeout), 0, option.Longest),
 		option.Within("nodes", a.Nodes, 0, mostNodes),

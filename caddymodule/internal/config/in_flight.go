@@ -169,7 +169,7 @@ func (f *InFlight) Compile(bounds *Buffer) (*InFlightRule, error) {
 		option.Refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
 		option.Refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
 		wrongRank,
-		option.CheckExempt(f.Exempt),
+		option.CheckFree("exempt", f.Exempt),
 		option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free"),
 		r.Refusal.Compile(),
 	)
@@ -182,6 +182,11 @@ func (f *InFlight) Compile(bounds *Buffer) (*InFlightRule, error) {
 // Warnings says what probably does not work as meant. The defaults must have been filled in.
 func (f *InFlight) Warnings() []string {
 	warnings := option.Warnings(f.Exempt)
+	for _, r := range f.Rank {
+		if slices.ContainsFunc(r.Match, option.AnybodySends) {
+			warnings = append(warnings, "anybody can send the header by which clients have priority: want client_ip or verified_crawler, or for members issued or told")
+		}
+	}
 	if limit.ClientChosen(slices.Concat(f.Share, f.Key)) {
 		warnings = append(warnings, "clients choose the key, so a client can get a new turn, or slots of its own, with every request: want client_ip, or no key")
 	}
@@ -300,5 +305,5 @@ func (r *Rank) check(shares, passes bool) error {
 			option.Refuse("", visitor != "", "cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a login sets, or rank member told <Response-Header> <cookie-glob>", pattern, visitor),
 		)
 	}
-	return cmp.Or(err, option.CheckMatcherSets(r.Match))
+	return cmp.Or(err, option.CheckFree("", r.Match))
 }

@@ -91,11 +91,12 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	}()
 	l.Shadow = l.Shadow || o.AllShadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
+	warnings := l.Warnings() // before Caddy clears the matchers that it loads
 	if err = l.load(ctx, definition); err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
 	l.counts = newCounts(l)
-	for _, warning := range l.Warnings() {
+	for _, warning := range warnings {
 		l.Logger.Warn(warning)
 	}
 	return l, nil

@@ -45,7 +45,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 		func() error { return z.Delay.check(z) },
 		func() error { return z.Block.compile(z) },
 		z.Refusal.Compile,
-		func() error { return cmp.Or(option.CheckMatch(z.MatchRaw), option.CheckExempt(z.ExemptRaw)) },
+		func() error { return cmp.Or(option.CheckMatch(z.MatchRaw), option.CheckFree("exempt", z.ExemptRaw)) },
 		func() error { return z.ReadBy(new(form.Plan)) },
 	} {
 		if err := step(); err != nil {

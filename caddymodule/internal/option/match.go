@@ -37,9 +37,10 @@ func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.Mo
 // emptyValue finds an empty value of a header or a parameter.
 var emptyValue = regexp.MustCompile(`[\[,]\s*""`)
 
-// CheckExempt checks exemptions. An unset variable must not make a secret one that anybody can send.
-func CheckExempt(sets caddyhttp.RawMatcherSets) error {
-	return checkEach("exempt", sets, func(set caddy.ModuleMap) error {
+// CheckFree checks what an option frees or gives priority. An unset variable must not make a secret one
+// that anybody can send.
+func CheckFree(option string, sets caddyhttp.RawMatcherSets) error {
+	return checkEach(option, sets, func(set caddy.ModuleMap) error {
 		if emptyValue.Match(slices.Concat(set["header"], set["query"])) {
 			return errors.New("anybody can send an empty header or parameter: is a variable such as {$NAME} unset?")
 		}
@@ -115,18 +116,27 @@ func CheckTailsOf(paths []string) error {
 	return nil
 }
 
-// clientsSend finds the headers that all clients send. Others may be secrets.
-var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie`)
+// clientsSend finds the headers that all clients send, or send with any value. Others may be secrets.
+var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie|\["\*"]`)
+
+// AnybodySends reports whether a set matches by a header that anybody can send.
+func AnybodySends(set caddy.ModuleMap) bool {
+	return !identifies(set) && clientsSend.MatchString(string(set["header"])+string(set["header_regexp"])+string(set["expression"]))
+}
+
+// identifies reports whether a set looks at what clients cannot choose, or may do so.
+func identifies(set caddy.ModuleMap) bool {
+	return set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
+}
 
 // Warnings says what is probably not meant by exemptions: one by what anybody can send is one
 // that anybody has.
 func Warnings(exempt caddyhttp.RawMatcherSets) (warnings []string) {
 	for _, set := range exempt {
 		paths := matcherIn[[]string](set, "path")
-		sent := string(set["header"]) + string(set["header_regexp"]) + string(set["expression"])
 		switch {
-		case set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil:
-		case clientsSend.MatchString(sent):
+		case identifies(set):
+		case AnybodySends(set):
 			warnings = append(warnings, "anybody can send the header by which requests are exempt: exempt addresses with client_ip, or crawlers with verified_crawler")
 		case set["file"] != nil, slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, "*.") }):
 			warnings = append(warnings, "the exemption has PHP scripts, too, as they are files, and /index.php/x.css runs one: want exempt static_files")
