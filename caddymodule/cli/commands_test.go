@@ -230,7 +230,7 @@ CODE       AT              ZONE     KEY        REASON    COST  LEVEL  OF  WAIT  
 7K2M-Q8XD  11-22 03:46:59  account  al\x1bice  capacity  1     9.96   10  58s   -
 
 Now:
-Nothing refuses a request of cost 1 now.
+No zone refuses a request of cost 1 now.
 That is by the address: other keys above may still be refused, so ask for these, too.
 `
 	check.That(t, strings.HasPrefix(out, want), "got\n%s\nwant\n%s", out, want)
@@ -248,7 +248,7 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 		"of no zone": {wire.Why{Complete: true}, "caddy throttle top --by ip", "LEVEL"},
 		"without a key": {
 			wire.Why{Refusal: &wire.PastRefusal{Refusal: supportcode.Refusal{Zone: "api", Reason: "missing_key"}}, Complete: true},
-			"had no key", "Nothing refuses",
+			"had no key", "No zone refuses",
 		},
 		"an override": {
 			bucket(wire.Bucket{Key: "@sha256:" + strings.Repeat("0", 64), By: "override", From: "override 2", Verdict: wire.Verdict{Decision: "refused", Reason: "denied"}}),

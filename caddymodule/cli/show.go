@@ -228,7 +228,7 @@ func (c *client) showWhy(s *wire.Why) {
 		c.printf("The request had no key, so no bucket is its own.\n")
 		return
 	default:
-		c.printf("Nothing refuses a request of cost 1 now.\n")
+		c.printf("No zone refuses a request of cost 1 now.\n")
 		if len(s.Refusals) > 0 {
 			c.printf("That is by the address: other keys above may still be refused, so ask for these, too.\n")
 		}
@@ -236,7 +236,7 @@ func (c *client) showWhy(s *wire.Why) {
 	if len(s.Buckets) > 0 {
 		c.showBuckets(s.Buckets)
 	} else {
-		c.printf("No bucket of this client is in use. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.\n")
+		c.printf("No bucket of this client is in use. A zone with a key for all clients has none of one client: see caddy throttle top --by ip.\n")
 	}
 	if !s.Complete {
 		c.printf("The search did not reach the end: there may be more. %s\n", command.Printable(s.Problem, 1000))

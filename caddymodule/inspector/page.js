@@ -711,7 +711,7 @@ const look = async () => {
 	for (const u of unlisted) told.push(`No override of ${u.zone} lists this key: ${unlistedMeans[u.unlisted_key]}.`);
 	for (const { zone, verdict } of out) told.push(`${zone} refuses it: ${verdict.reason}${verdict.for ? `, for another ${span(verdict.for)}` : ""}.`);
 	for (const r of refusals.slice(0, 3)) told.push(`${r.zone} refused ${visible(r.network || r.key || "a request without a key")} to it at ${clock(r.at)}: ${r.reason}, ${r.code}.`);
-	if (!refused) told.push(buckets.length ? "Nothing refuses it now." : "It has no bucket, and nothing refuses it.");
+	if (!refused) told.push(buckets.length ? "No zone refuses it now." : "It has no bucket, and no zone refuses it.");
 	if (!complete) told.push(`The search was cut off: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
 	const actions = find("#why-actions");

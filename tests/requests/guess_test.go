@@ -466,7 +466,7 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	}
 
 	why := g.Throttle("why", "198.51.100.7")
-	for _, want := range []string{problem.Code, "  account  ", "Nothing refuses a request of cost 1 now."} {
+	for _, want := range []string{problem.Code, "  account  ", "No zone refuses a request of cost 1 now."} {
 		check.Contains(t, why, want)
 	}
 	why = g.Throttle("why", "198.51.100.7", "--zone", "login")
@@ -479,6 +479,6 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 		b.When("what was kept", `document.querySelector('[data-zone=account] .met')?.innerText.endsWith('kept 10 of 13 (302 x 3, 403 x 10), gave 0 device cookies.')`)
 		b.Set("#why-form [name=client]", "198.51.100.7")
 		b.Run(`document.querySelector("#why-form").requestSubmit()`)
-		b.When("the refusal", fmt.Sprintf(`/^account refused .* to it at [0-9:]+: capacity, %s\. Nothing refuses it now\.$/.test(document.querySelector('#why-said').innerText)`, problem.Code))
+		b.When("the refusal", fmt.Sprintf(`/^account refused .* to it at [0-9:]+: capacity, %s\. No zone refuses it now\.$/.test(document.querySelector('#why-said').innerText)`, problem.Code))
 	})
 }

@@ -188,7 +188,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"unban 10.1.2.3", []string{"Ended"}},
 			{"release 127.0.0.1", []string{"emptied pages/127.0.0.1\n", "emptied hidden/127.0.0.1 (shadow)\n"}},
 			{"release 127.0.0.1", []string{"No bucket of 127.0.0.1 was in use."}},
-			{"why 127.0.0.1", []string{"Nothing refuses a request of cost 1 now.", "No bucket of this client is in use."}},
+			{"why 127.0.0.1", []string{"No zone refuses a request of cost 1 now.", "No bucket of this client is in use."}},
 			{"journal", []string{"ban ", "10.1.2.3/32", "matrix", "limit x0.6", "unshadow", "release", "hidden/127.0.0.1", "carol "}},
 		} {
 			args := strings.Fields(test.args)
