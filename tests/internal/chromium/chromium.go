@@ -72,7 +72,7 @@ func NewTab(t *testing.T, browser context.Context, language, scheme string, widt
 	t.Cleanup(listening.Wait)
 	t.Cleanup(stop)
 	Call(b, network.Enable, network.EnableParams{})
-	Call(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Accept-Language": language}})
+	b.Speak(language)
 	Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 2, Mobile: width < 500})
 	Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	return b
@@ -84,6 +84,12 @@ func Call[P, R any](b Tab, command cdp.Command[P, R], parameters P) {
 	if _, err := chromedp.Call(b, command, parameters); err != nil {
 		b.T.Fatalf("in the browser: %s: %v", command.Method, err)
 	}
+}
+
+// Speak asks for pages in a language from now on.
+func (b Tab) Speak(language string) {
+	b.T.Helper()
+	Call(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Accept-Language": language}})
 }
 
 // Open opens a page.
