@@ -144,7 +144,6 @@ install_missing() {
 		return 0
 	fi
 	step "installing ${packages[*]}"
-	trap allow_autostart EXIT
 	forbid_autostart
 	as_root apt-get -qq update
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null
@@ -334,6 +333,14 @@ if ! go_is_here; then
 	echo 'tests/run.sh: no Go in PATH: install it from https://go.dev/dl/' >&2
 	exit 1
 fi
+# What tests leave, even those that were killed, goes with this run. The folder has the same name
+# each time, or Go would run all tests again. No core file may fill the disk.
+TMPDIR=${TMPDIR:-/tmp}/throttle-$(pwd | cksum | cut -d' ' -f1)
+export TMPDIR
+mkdir -p "$TMPDIR"
+chmod 1777 "$TMPDIR" # for php-fpm and PostgreSQL
+trap 'allow_autostart; rm -rf "$TMPDIR"' EXIT
+ulimit -c 0
 before=$(changed)
 mapfile -t packages < <(go list -tags "$tags" work | grep -Ev "/tests/|$shared")
 mapfile -t stores < <(go list -tags "$tags" work | grep -E "$shared")

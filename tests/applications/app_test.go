@@ -34,7 +34,7 @@ func (a *application) use(t *testing.T) {
 	a.once.Do(func() {
 		// Not t.TempDir: it ends with this test, and its names are too long for a
 		// socket.
-		dir := check.Must(os.MkdirTemp("", "throttle-app-"))(t)
+		dir := check.Must(os.MkdirTemp("", "app-"))(t)
 		a.dir = dir
 		system.AtEnd(a.stop)
 		check.OK(t, os.Chmod(dir, 0o755))

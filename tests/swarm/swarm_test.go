@@ -48,7 +48,7 @@ echo 'Hello ', $user;
 // status, and a log of what the workers do.
 func startSwarmPHP(t *testing.T) (root, socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "throttle-swarm-") // not t.TempDir, whose names are too long for a socket
+	dir, err := os.MkdirTemp("", "swarm-") // not t.TempDir, whose names are too long for a socket
 	check.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	root, socket = filepath.Join(dir, "php"), filepath.Join(dir, "fpm.sock")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -26,6 +27,7 @@ func StartMemcached(tb testing.TB, args ...string) *Memcached {
 		args = append(args, "-u", "nobody")
 	}
 	s.cmd = exec.Command("memcached", args...)
+	EndWithTests(s.cmd, syscall.SIGKILL)
 	if err := s.cmd.Start(); err != nil {
 		tb.Fatalf("starting memcached: %v", err)
 	}

@@ -62,7 +62,11 @@ func FindPostgres(tb testing.TB) string {
 // NewPostgres creates a database cluster with the programs of bin and starts it.
 // It belongs to no test: the caller calls Remove.
 func NewPostgres(bin string, settings ...string) (*Postgres, error) {
-	directory, err := os.MkdirTemp("", "servertest-postgres-")
+	folder, err := Folder()
+	if err != nil {
+		return nil, err
+	}
+	directory, err := os.MkdirTemp(folder, "postgres-")
 	if err != nil {
 		return nil, err
 	}

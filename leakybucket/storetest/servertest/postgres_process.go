@@ -33,6 +33,7 @@ func startPostgresProcess(command *exec.Cmd, log string) (*postgresProcess, erro
 	command.Stdout, command.Stderr = f, f
 	command.Dir = filepath.Dir(log)
 	command.SysProcAttr = asPostgres()
+	EndWithTests(command, syscall.SIGTERM)
 	if err := command.Start(); err != nil {
 		return nil, err
 	}

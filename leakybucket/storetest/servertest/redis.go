@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -57,6 +58,7 @@ func PrepareRedis(tb testing.TB, args ...string) *Redis {
 func (s *Redis) Start() {
 	s.tb.Helper()
 	s.cmd = exec.Command("redis-server", s.args...)
+	EndWithTests(s.cmd, syscall.SIGKILL) // it may be paused
 	if err := s.cmd.Start(); err != nil {
 		s.tb.Fatalf("starting redis-server: %v", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"sync"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // BuiltBinary is the environment variable with caddyBinary. Without it, each package asks
@@ -39,6 +41,14 @@ func Main(m *testing.M) {
 		if err := os.Chdir(".."); err != nil {
 			fail(err)
 		}
+	}
+	// So that nothing of what servers and browsers leave stays.
+	folder, err := servertest.Folder()
+	if err == nil {
+		err = os.Setenv("TMPDIR", folder)
+	}
+	if err != nil {
+		fail(err)
 	}
 	if CaddyBinary = os.Getenv(BuiltBinary); CaddyBinary == "" {
 		build := exec.Command("./build.sh")

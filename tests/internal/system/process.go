@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // Long reports whether tests may take their time, and measure it.
@@ -50,7 +52,7 @@ func (o *output) String() string {
 func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &p.Output, &p.Output
-	endWithTests(cmd)
+	servertest.EndWithTests(cmd, syscall.SIGTERM)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

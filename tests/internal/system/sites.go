@@ -49,7 +49,7 @@ func (s *Server) Use(t *testing.T) string {
 	s.once.Do(func() {
 		// Not t.TempDir: it ends with this test, and its names are too long for a
 		// socket.
-		dir, err := os.MkdirTemp("", "throttle-site-")
+		dir, err := os.MkdirTemp("", "site-")
 		if err != nil {
 			t.Fatal(err)
 		}
