@@ -167,16 +167,16 @@ func (m *month) visit(addr, kind, agent string, at time.Duration, pages int) {
 	}
 }
 
-// TestTheLimitFoundInAMonthHoldsInIt finds a limit in each of twelve months, or two with -short,
-// tries its lines in shadow and enforces them, and counts whom they refuse by the list of the
+// TestTheLimitFoundInAMonthHoldsInIt finds a limit in each of six months, or two with -short and
+// twelve with TEST_LONG, tries its lines in shadow and enforces them, and counts whom they refuse by the list of the
 // month's maker.
 func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
-	withheld, times := 0, 1
+	withheld, times, months := 0, 1, uint64(6)
 	var people, others, wrongPeople, wrongOthers int
 	if os.Getenv("TEST_LONG") != "" {
-		times = 10
+		times, months = 10, 12
 	}
-	for seed := check.OrShort[uint64](0, 1); seed < 12; seed += check.OrShort[uint64](1, 8) {
+	for seed := check.OrShort[uint64](0, 1); seed < months; seed += check.OrShort[uint64](1, 3) {
 		m := made(seed, times)
 		log := writeLog(t, m.lines...)
 		site := sites[seed%uint64(len(sites))]

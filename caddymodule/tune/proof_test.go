@@ -15,12 +15,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
-// madeLogs are ten, or with -short two, besides those of the folder that the environment
-// variable TUNING_LOGS names.
+// madeLogs are four, or ten with TEST_LONG and two with -short, besides those of the folder that
+// the environment variable TUNING_LOGS names.
 func madeLogs(t *testing.T) []string {
 	logs := check.Must(filepath.Glob(filepath.Join(os.Getenv("TUNING_LOGS"), "*.log")))(t)
 	logs = append(logs, writeLog(t, mixedLines()...))
-	for seed := check.OrShort[uint64](0, 1); seed < 9; seed += check.OrShort[uint64](1, 8) {
+	step := uint64(4)
+	if os.Getenv("TEST_LONG") != "" {
+		step = 1
+	}
+	for seed := check.OrShort[uint64](0, 8); seed < 9; seed += step {
 		logs = append(logs, writeLog(t, made(seed, 1).lines...))
 	}
 	return logs
@@ -212,7 +216,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 func TestARecommendationIsStable(t *testing.T) {
 	logs := madeLogs(t)
 	if os.Getenv("TEST_LONG") == "" {
-		logs = logs[:check.OrShort(4, 1)]
+		logs = logs[:check.OrShort(2, 1)]
 	}
 	for _, log := range logs {
 		data := check.Must(os.ReadFile(log))(t)
