@@ -28,6 +28,40 @@ func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
 	})
 }
 
+// TestNginx: nginx has decided about these requests in the same way. Its burst does not count the
+// request that fits at once. If there are several limits, both charge a request to all of them or
+// to none, and let it wait for the longest.
+func TestNginx(t *testing.T) {
+	const ms = time.Millisecond
+	type arrivals struct {
+		after time.Duration // the ones before
+		waits []float64     // in seconds; -1 is a refusal
+	}
+	for _, test := range []struct {
+		nginx, zones string
+		trace        []arrivals
+	}{
+		{"rate=4r/s", "zone a {\nlimit 1 4/s\n}", []arrivals{{0, []float64{0, -1, -1}}, {375 * ms, []float64{0}}, {125 * ms, []float64{-1}}, {250 * ms, []float64{0, -1}}}},
+		{"rate=4r/s burst=5 nodelay", "zone a {\nlimit 6 4/s\n}", []arrivals{{0, []float64{0, 0, 0, 0, 0, 0, -1, -1}}, {625 * ms, []float64{0, 0, -1}}, {250 * ms, []float64{0, -1}}}},
+		{"rate=4r/s burst=5", "zone a {\nlimit 6 4/s\ndelay\n}", []arrivals{{0, []float64{0, 0.25, 0.5, 0.75, 1, 1.25, -1, -1}}, {625 * ms, []float64{0.875, 1.125, -1}}}},
+		{"rate=4r/s burst=5 delay=3", "zone a {\nlimit 6 4/s\ndelay 3\n}", []arrivals{{0, []float64{0, 0, 0, 0, 0.25, 0.5, -1}}, {625 * ms, []float64{0.125, 0.375, -1}}}},
+		// The first is in the way at once, and the second later: it has paid for none of the refused.
+		{"rate=8r/s burst=2 nodelay; rate=1r/s burst=4 nodelay", "zone a {\nlimit 3 8/s\n}\nzone b {\nlimit 5 1/s\n}", []arrivals{{0, []float64{0, 0, 0, -1, -1}}, {440 * ms, []float64{0, 0, -1}}, {1060 * ms, []float64{0, -1}}}},
+		{"rate=8r/s burst=5; rate=2r/s burst=4 delay=3", "zone a {\nlimit 6 8/s\ndelay\n}\nzone b {\nlimit 5 2/s\ndelay 3\n}", []arrivals{{0, []float64{0, 0.125, 0.25, 0.375, 0.5, -1}}, {750 * ms, []float64{0.25, -1}}}},
+	} {
+		servertest.InBubble(t, func(t *testing.T) {
+			t.Log(test.nginx)
+			s := servertest.NewWaitSite(t, "throttle {\n"+test.zones+"\n}", 0)
+			for _, a := range test.trace {
+				servertest.Sleep(a.after)
+				visits := s.Visits(len(a.waits), servertest.Office, "/")
+				defer servertest.WantWaits(t, visits, a.waits...)
+			}
+			servertest.Sleep(time.Minute)
+		})
+	}
+}
+
 // The places of clients are those of an IPv4 address or of an IPv6 /48, whatever the key is.
 func TestNobodyHoldsMorePlacesOfAQueueThanAreFree(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
