@@ -304,6 +304,7 @@ func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 		next := come(g, l, time.Second, turn(1, fairqueue.First, "a"))
 		pass(time.Minute)
 		wantWaits(t, append(visits, next), 60, 61, 2)
+		check.Equal(t, next.held, time.Second, "held, want nothing of the wait")
 	})
 }
 

@@ -65,6 +65,21 @@ func TestTenClientsKeepNobodyOut(t *testing.T) {
 	}
 }
 
+// Of clients with equally many places, the one whose last request came latest gives that up.
+func TestTheLatestOfTheHeaviestGivesWay(t *testing.T) {
+	for range 20 { // in any order of a map
+		inBubble(t, func(t *testing.T, g *Gate) {
+			l := Limits{Slots: 1, Wait: time.Hour, Queue: 8}
+			hold(g, l, "")
+			var all []*visit
+			for _, client := range []int{1, 2, 1, 2, 1, 2, 3, 4, 5} {
+				all = append(all, come(g, l, 0, Slot{From: from(client)}))
+			}
+			check.That(t, all[5].over.Load() && places(all) == 8, "got %d places, want the other eight", places(all))
+		})
+	}
+}
+
 // With share, a client may hold a tenth beside whoever is there. Its own requests give way to
 // each other in their order: robots behind the address of an office do not keep members out.
 func TestRobotsBehindTheAddressOfAMemberDoNotKeepItOut(t *testing.T) {
