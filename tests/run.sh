@@ -337,9 +337,13 @@ fi
 # each time, or Go would run all tests again. No core file may fill the disk.
 TMPDIR=${TMPDIR:-/tmp}/throttle-$(pwd | cksum | cut -d' ' -f1)
 export TMPDIR
+trap 'allow_autostart; rm -rf "$TMPDIR"' EXIT
 mkdir -p "$TMPDIR"
 chmod 1777 "$TMPDIR" # for php-fpm and PostgreSQL
-trap 'allow_autostart; rm -rf "$TMPDIR"' EXIT
+if (($(df -Pk "$TMPDIR" | awk 'NR == 2 { print $4 }') < 2000000)); then
+	echo "tests/run.sh: less than 2 GB are free below $TMPDIR, which tests need: set TMPDIR to a folder with room" >&2
+	exit 1
+fi
 ulimit -c 0
 before=$(changed)
 mapfile -t packages < <(go list -tags "$tags" work | grep -Ev "/tests/|$shared")
