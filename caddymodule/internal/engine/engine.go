@@ -250,10 +250,13 @@ func (e *Engine) CleanUp() error {
 	for _, log := range logs {
 		log.Flush()
 	}
-	left := make(map[string]bool) // names that other configs have
-	stores.EachOf(func(s *ZoneState) { left[s.name] = true })
-	stores.EachOf(func(s *inflight.State) { left[s.Name] = true })
-	telemetry.DeleteOthers(left)
+	for name := range e.names {
+		_, zone := stores.Process.References(StateKey(name))
+		_, slots := stores.Process.References(inflight.StateKey(name))
+		if !zone && !slots { // of other configs
+			telemetry.DeleteSeries(name)
+		}
+	}
 	return errors.Join(append(errs, stores.Leave(controlKey))...)
 }
 

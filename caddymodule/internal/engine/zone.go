@@ -60,7 +60,6 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 type ZoneState struct {
 	*telemetry.Figures
 	Waiting limit.Places
-	name    string
 }
 
 // StateKey returns the key of the state of a zone name in the pool.
@@ -69,7 +68,7 @@ func StateKey(name string) string { return "zone " + name }
 // JoinState returns the state of a zone name, which is made when the first config wants it.
 func JoinState(name string) *ZoneState {
 	return stores.Join(StateKey(name), func() *ZoneState {
-		return &ZoneState{name: name, Figures: telemetry.NewFigures()}
+		return &ZoneState{Figures: telemetry.NewFigures()}
 	})
 }
 

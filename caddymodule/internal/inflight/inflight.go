@@ -64,10 +64,10 @@ type State struct {
 	Gate    gate.Gate
 	passes  *pass.Memory
 	members *expiring.Table[memberPlace, string, string] // accounts of networks that have become members in the last hour
-	Name    string
 }
 
-const poolPrefix = "in_flight "
+// StateKey returns the key of the state of a name in the pool.
+func StateKey(name string) string { return "in_flight " + name }
 
 // Destruct does nothing: the series are deleted with those of zones.
 func (s *State) Destruct() error { return nil }
@@ -79,14 +79,14 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	if err != nil {
 		return nil, err
 	}
-	state := stores.Join(poolPrefix+definition.Name, func() *State {
+	state := stores.Join(StateKey(definition.Name), func() *State {
 		members := expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
-		return &State{passes: pass.NewMemory(), members: members, Name: definition.Name}
+		return &State{passes: pass.NewMemory(), members: members}
 	})
 	l = &Limit{InFlightRule: *rule, Definition: definition.Definition(), State: state, Options: o}
 	defer func() {
 		if err != nil {
-			_ = stores.Leave(poolPrefix + definition.Name) // which can tell nothing better
+			_ = stores.Leave(StateKey(definition.Name)) // which can tell nothing better
 		}
 	}()
 	l.Shadow = l.Shadow || o.AllShadow
@@ -134,7 +134,7 @@ func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
 }
 
 // Leave ends the use of the limit by its config.
-func (l *Limit) Leave() error { return stores.Leave(poolPrefix + l.Name) }
+func (l *Limit) Leave() error { return stores.Leave(StateKey(l.Name)) }
 
 // Started lets those who wait go by the limits of a config that has started.
 func (l *Limit) Started() { l.State.Gate.SetLimits(l.limits) }

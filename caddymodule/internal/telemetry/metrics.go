@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
@@ -28,22 +27,10 @@ func NewHistograms(name, help string, buckets []float64, labels ...string) *prom
 	return vec
 }
 
-// DeleteOthers deletes the series of all zones and in_flights but those of these names.
-func DeleteOthers(running map[string]bool) {
+// DeleteSeries deletes the series of a zone or an in_flight.
+func DeleteSeries(name string) {
 	for _, c := range Collectors {
-		var old []prometheus.Labels
-		eachSeries(c, func(m *dto.Metric) {
-			if name := labelOf(m, "zone"); name != "" && !running[name] {
-				labels := make(prometheus.Labels)
-				for _, label := range m.GetLabel() {
-					labels[label.GetName()] = label.GetValue()
-				}
-				old = append(old, labels)
-			}
-		})
-		for _, labels := range old {
-			c.(interface{ Delete(prometheus.Labels) bool }).Delete(labels)
-		}
+		c.(interface{ DeletePartialMatch(prometheus.Labels) int }).DeletePartialMatch(prometheus.Labels{"zone": name})
 	}
 }
 

@@ -23,49 +23,35 @@ func (t Tally) OfAll() Tally {
 	return all
 }
 
-// eachSeries calls yield with all series of a collector. Asking it for one by name would
-// create that.
-func eachSeries(of prometheus.Collector, yield func(m *dto.Metric)) {
+// CountsByZone reads the counters of all zones that have counted, and how many requests each has
+// refused by the words for reasons. Asking for a counter by name would create it.
+func CountsByZone() (all, refused map[string]Tally) {
 	series := make(chan prometheus.Metric, 16)
 	go func() {
 		defer close(series)
-		of.Collect(series)
+		Requests.Collect(series)
 	}()
+	all, refused = make(map[string]Tally), make(map[string]Tally)
 	for metric := range series {
 		m := new(dto.Metric)
 		_ = metric.Write(m) // which fails for invalid metrics only
-		yield(m)
-	}
-}
-
-// labelOf returns a label of a series.
-func labelOf(m *dto.Metric, name string) string {
-	for _, label := range m.GetLabel() {
-		if label.GetName() == name {
-			return label.GetValue()
-		}
-	}
-	return ""
-}
-
-// CountsByZone reads the counters of all zones that have counted, and how many requests each has
-// refused by the words for reasons.
-func CountsByZone() (all, refused map[string]Tally) {
-	all, refused = make(map[string]Tally), make(map[string]Tally)
-	eachSeries(Requests, func(m *dto.Metric) {
 		n := m.GetCounter().GetValue()
 		if n == 0 {
-			return // as most are on a host with many sites
+			continue // as most are on a host with many sites
 		}
-		decided, zone := labelOf(m, "decision"), labelOf(m, "zone")
+		labels := make(map[string]string)
+		for _, label := range m.GetLabel() {
+			labels[label.GetName()] = label.GetValue()
+		}
+		decided, zone := labels["decision"], labels["zone"]
 		if all[zone] == nil {
 			all[zone], refused[zone] = make(Tally), make(Tally)
 		}
 		all[zone][decided] += n
 		if decided == limit.Refused.String() {
-			refused[zone][labelOf(m, "reason")] += n
+			refused[zone][labels["reason"]] += n
 		}
-	})
+	}
 	return all, refused
 }
 

@@ -57,12 +57,12 @@ func TestSeriesOfWhatAZoneUsuallyDecidesExistFromTheBeginning(t *testing.T) {
 	}
 }
 
-func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
-	for want, running := range []map[string]bool{{}, {"was there": true}} {
-		telemetry.Unsettled.WithLabelValues("was there")
-		telemetry.DeleteOthers(running)
-		check.Equal(t, len(series(t, telemetry.Unsettled, "was there")), want, "series")
-	}
+func TestSeriesGoWithTheirName(t *testing.T) {
+	telemetry.Unsettled.WithLabelValues("gone")
+	telemetry.Unsettled.WithLabelValues("stays")
+	telemetry.DeleteSeries("gone")
+	check.Equal(t, len(series(t, telemetry.Unsettled, "gone")), 0, "series")
+	check.Equal(t, len(series(t, telemetry.Unsettled, "stays")), 1, "series")
 }
 
 // A zone makes every decision for every reason, while the store is slow or fails, clients leave
