@@ -40,7 +40,7 @@ func answerZones(e *engine.Engine) any {
 			Facts: z.Counts.Facts(),
 		}
 		if z.Delay != nil {
-			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.Delay.Queue
+			s.Waiting, s.WaitingMost = int(z.State.Waiting.Taken()), z.Delay.Queue
 		}
 		if l := set.Limit(z.Name, "", now); l != nil {
 			s.Limit = l.Limit

@@ -41,11 +41,13 @@ type Store struct {
 
 	request atomic.Int64
 
-	mu           sync.Mutex
-	memory, disk pool
-	file         file    // nil while no block is held
-	length       int64   // of the file, in blocks
-	unused       []int64 // blocks of the file that nobody holds
+	memory, disk Shares
+
+	mu     sync.Mutex
+	bounds Bounds
+	file   file    // nil while no block is held
+	length int64   // of the file, in blocks
+	unused []int64 // blocks of the file that nobody holds
 }
 
 // A file is where blocks lie. It is a variable for tests.
@@ -61,7 +63,6 @@ type file interface {
 // If there can be no file, everything stays in memory; logf is told so once.
 func NewStore(dir string, logf func(error)) *Store {
 	s := &Store{dir: dir, logf: logf, create: createFile}
-	s.memory.clients, s.disk.clients = make(map[netip.Prefix]int64), make(map[netip.Prefix]int64)
 	s.SetBounds(Bounds{})
 	return s
 }
@@ -71,36 +72,50 @@ func (s *Store) SetBounds(b Bounds) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.request.Store(cmp.Or(b.Request, 64<<20))
-	s.memory.most = cmp.Or(b.Memory, 64<<20)
-	s.disk.most = cmp.Or(b.Files, 1<<30)
+	s.bounds = Bounds{Memory: cmp.Or(b.Memory, 64<<20), Files: cmp.Or(b.Files, 1<<30)}
 }
 
 // Held returns how many bytes are held in memory and in the file now.
-func (s *Store) Held() (memory, file int64) {
+func (s *Store) Held() (memory, file int64) { return s.memory.Taken(), s.disk.Taken() }
+
+// Shares divide something among clients, such as the memory, the file, or the places of a queue. They
+// outlive configs: each call brings how much there may be. The zero value is ready for use. They are
+// safe for concurrent use.
+type Shares struct {
+	mu      sync.Mutex
+	taken   int64
+	clients map[netip.Prefix]int64
+}
+
+// Taken returns how much all clients hold.
+func (s *Shares) Taken() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.memory.used, s.disk.used
+	return s.taken
 }
 
-// A pool is the memory or the file. No client may hold more of it than is still free.
-type pool struct {
-	most, used int64 // bytes
-	clients    map[netip.Prefix]int64
-}
-
-func (p *pool) take(client netip.Prefix, n int64) bool {
-	if p.clients[client]+n > p.most-p.used-n {
+// Take takes so much of most for a client, unless it held more than is free then.
+func (s *Shares) Take(client netip.Prefix, n, most int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clients[client]+n > most-s.taken-n {
 		return false
 	}
-	p.clients[client] += n
-	p.used += n
+	if s.clients == nil {
+		s.clients = make(map[netip.Prefix]int64)
+	}
+	s.clients[client] += n
+	s.taken += n
 	return true
 }
 
-func (p *pool) give(client netip.Prefix, n int64) {
-	p.used -= n
-	if p.clients[client] -= n; p.clients[client] == 0 {
-		delete(p.clients, client)
+// Give gives so much back.
+func (s *Shares) Give(client netip.Prefix, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken -= n
+	if s.clients[client] -= n; s.clients[client] == 0 {
+		delete(s.clients, client)
 	}
 }
 
@@ -116,9 +131,9 @@ func (s *Store) piece(client netip.Prefix, size int) []byte {
 		given *= 4
 	}
 	s.mu.Lock()
-	taken := s.memory.take(client, int64(given))
+	most := s.bounds.Memory
 	s.mu.Unlock()
-	if !taken {
+	if !s.memory.Take(client, int64(given), most) {
 		return nil
 	}
 	return make([]byte, 0, given)
@@ -126,12 +141,9 @@ func (s *Store) piece(client netip.Prefix, size int) []byte {
 
 // freePiece gives a piece back. Smaller ones are not the store's.
 func (s *Store) freePiece(client netip.Prefix, piece []byte) {
-	if cap(piece) < smallPiece {
-		return
+	if cap(piece) >= smallPiece {
+		s.memory.Give(client, int64(cap(piece)))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.memory.give(client, int64(cap(piece)))
 }
 
 // A block is one of the file.
@@ -147,12 +159,12 @@ func (b block) offset() int64 { return b.index * blockSize }
 func (s *Store) block(client netip.Prefix) (b block, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.disk.take(client, blockSize) {
+	if !s.disk.Take(client, blockSize, s.bounds.Files) {
 		return b, false
 	}
 	if err := s.grow(); err != nil {
 		s.fail(err)
-		if s.disk.give(client, blockSize); s.disk.used == 0 && s.file != nil {
+		if s.disk.Give(client, blockSize); s.disk.Taken() == 0 && s.file != nil {
 			_ = s.file.Close()
 			s.file = nil
 		}
@@ -190,9 +202,9 @@ func (s *Store) grow() error {
 
 func (s *Store) freeBlock(client netip.Prefix, b block) {
 	s.mu.Lock()
-	s.disk.give(client, blockSize)
+	s.disk.Give(client, blockSize)
 	s.unused = append(s.unused, b.index)
-	last := s.disk.used == 0
+	last := s.disk.Taken() == 0
 	if last {
 		s.file, s.length, s.unused = nil, 0, nil
 	}

@@ -35,8 +35,8 @@ func holdsNothing(t *testing.T, s *Store) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.memory.used != 0 || s.disk.used != 0 || len(s.memory.clients) != 0 || len(s.disk.clients) != 0 || s.file != nil {
-		t.Errorf("got %d bytes of memory and %d of the file left behind for %v and %v, want nothing", s.memory.used, s.disk.used, s.memory.clients, s.disk.clients)
+	if s.memory.taken != 0 || s.disk.taken != 0 || len(s.memory.clients) != 0 || len(s.disk.clients) != 0 || s.file != nil {
+		t.Errorf("got %d bytes of memory and %d of the file left behind for %v and %v, want nothing", s.memory.taken, s.disk.taken, s.memory.clients, s.disk.clients)
 	}
 }
 
@@ -133,14 +133,14 @@ func TestNextStaysWhatItIs(t *testing.T) {
 // TestRoomAtRandom holds the law after every step.
 func TestRoomAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	p := pool{most: 1 << 20, clients: make(map[netip.Prefix]int64)}
+	p, most := new(Shares), int64(1<<20)
 	refused := 0
 	for range 100_000 {
 		c, n := client(random.IntN(10)), 1+random.Int64N(1<<16)
-		switch held, free := p.clients[c], p.most-p.used; {
+		switch held, free := p.clients[c], most-p.taken; {
 		case random.IntN(3) == 0:
-			p.give(c, min(n, held))
-		case p.take(c, n):
+			p.Give(c, min(n, held))
+		case p.Take(c, n, most):
 			check.Assume(t, held+n <= free-n, "got %d more for a client that held %d with %d free", n, held, free)
 		default:
 			refused++
@@ -150,7 +150,7 @@ func TestRoomAtRandom(t *testing.T) {
 		for _, held := range p.clients {
 			sum += held
 		}
-		check.Assume(t, sum == p.used && p.used < p.most, "got %d in use of %d, want the sum %d and something free", p.used, p.most, sum)
+		check.Assume(t, sum == p.taken && p.taken < most, "got %d in use of %d, want the sum %d and something free", p.taken, most, sum)
 	}
 	check.That(t, refused != 0, "got nobody refused")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -59,7 +60,7 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 // config has a [Zone] of its own.
 type ZoneState struct {
 	*telemetry.Figures
-	Waiting limit.Places
+	Waiting body.Shares
 }
 
 // StateKey returns the key of the state of a zone name in the pool.

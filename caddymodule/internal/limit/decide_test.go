@@ -100,7 +100,7 @@ func (s *silent) Count(c Count) {
 // testZone returns a zone that is keyed by the client's address.
 func testZone(t *testing.T, name string, change func(*Zone)) *Zone {
 	t.Helper()
-	z := &Zone{Name: name, LimitRaw: "10 1/s", Places: new(Places), Reporter: new(silent)}
+	z := &Zone{Name: name, LimitRaw: "10 1/s", Places: new(body.Shares), Reporter: new(silent)}
 	if change != nil {
 		change(z)
 	}

@@ -3,9 +3,7 @@ package limit
 import (
 	"cmp"
 	"net/http"
-	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -49,46 +47,6 @@ func (d *Delay) check(z *Zone) error {
 	)
 }
 
-// Places are those of the requests that wait for their delay in a zone. They outlive configs:
-// each request brings how many there may be. No client gets one that holds as many as are still
-// free. The zero value is ready for use.
-type Places struct {
-	mu      sync.Mutex
-	taken   int
-	clients map[netip.Prefix]int
-}
-
-// Taken returns how many requests wait.
-func (p *Places) Taken() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.taken
-}
-
-// take takes a place of so many for a client, unless it gets none.
-func (p *Places) take(client netip.Prefix, of int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.clients[client] >= of-p.taken {
-		return false
-	}
-	if p.clients == nil {
-		p.clients = make(map[netip.Prefix]int)
-	}
-	p.clients[client]++
-	p.taken++
-	return true
-}
-
-func (p *Places) give(client netip.Prefix) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.taken--
-	if p.clients[client]--; p.clients[client] == 0 {
-		delete(p.clients, client)
-	}
-}
-
 // Wait lets a request that was admitted wait until its delay is over, in the zone with the
 // longest one. It returns false if the client leaves meanwhile, or if the verdict tells now
 // that the request is refused: it gets no place, or the process is about to end. Then
@@ -104,11 +62,11 @@ func (v *Verdict) Wait(r *http.Request, exiting <-chan struct{}) bool {
 		return true
 	}
 	client := bucketkey.ClientPrefix(AddressOf(r), 32, 48)
-	if !o.Zone.Places.take(client, o.Zone.Delay.Queue) {
+	if !o.Zone.Places.Take(client, 1, int64(o.Zone.Delay.Queue)+1) { // as many as are free before it takes this one
 		v.overrule(o)
 		return false
 	}
-	defer o.Zone.Places.give(client)
+	defer o.Zone.Places.Give(client, 1)
 	timer := time.NewTimer(o.Delay)
 	defer timer.Stop()
 	select {

@@ -19,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -38,7 +39,7 @@ type Zone struct {
 
 	Reporter Reporter          `json:"-"`
 	Limit    leakybucket.Limit `json:"-"` // the zone's own
-	Places   *Places           `json:"-"` // of requests that wait for their delay
+	Places   *body.Shares      `json:"-"` // of requests that wait for their delay
 
 	// Which requests are charged. Default: all.
 	MatchRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
