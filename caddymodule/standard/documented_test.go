@@ -119,7 +119,6 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 			want = append(want, why.String()+" "+map[bool]string{true: "yes", false: "no"}[why.Waits()])
 		}
 	}
-	want = append(want, "in_flight yes", "queue_full yes", "timeout yes", "too_large no") // of in_flight, beside those that zones have
 	slices.Sort(documented)
 	slices.Sort(want)
 	check.Slices(t, documented, want, "the reasons in the documentation")

@@ -126,7 +126,7 @@ type visit struct {
 
 	gate.Result
 	decision limit.Decision
-	reason   reason
+	reason   limit.Reason
 	after    time.Duration    // when a refused client is told to come back; 0 if that does not help
 	code     supportcode.Code // of a refusal; 0 if it has none
 }
@@ -169,7 +169,7 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 	case others < v.Slots+v.Queue: // which is none without wait
 		would = limit.ShadowDelayed
 	}
-	v.decide(would, none)
+	v.decide(would, limit.None)
 	v.hold()
 	defer v.giveUp()
 	if response.MayTunnel(v.r) {
@@ -181,10 +181,10 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 // enforce serves a request once it has a slot, or refuses it.
 func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 	if v.subject.Judged.Method == http.MethodConnect {
-		return v.refuse(w, connect)
+		return v.refuse(w, limit.Connect)
 	}
 	if v.subject.Early() {
-		return v.refuse(w, earlyData) // the address may be forged, by which turns, places and memory are divided
+		return v.refuse(w, limit.EarlyData) // the address may be forged, by which turns, places and memory are divided
 	}
 	defer v.release() // also if something panics
 	if err := v.enter(w, v.limits); err != nil {
@@ -196,7 +196,7 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 		if v.Waited > 0 {
 			got = limit.Delayed
 		}
-		v.decide(got, none)
+		v.decide(got, limit.None)
 		return v.serve(w, next)
 	case gate.Left:
 		return v.left(w)
@@ -342,14 +342,14 @@ func (v *visit) left(w http.ResponseWriter) error {
 func (v *visit) unreceived(w http.ResponseWriter, err error) error {
 	switch {
 	case errors.Is(err, body.ErrTooLarge):
-		return v.refuse(w, tooLarge)
+		return v.refuse(w, limit.TooLarge)
 	case errors.Is(err, body.ErrNoRoom):
-		return v.refuse(w, memory)
+		return v.refuse(w, limit.NoMemory)
 	case errors.Is(err, body.ErrLeft):
 		return v.left(w)
 	case v.Exiting.Err() != nil:
 		v.Why = gate.Exiting
-		return v.refuse(w, queueFull)
+		return v.refuse(w, limit.NoPlace)
 	}
-	return v.refuse(w, timeout)
+	return v.refuse(w, limit.Timeout)
 }

@@ -25,49 +25,29 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// A reason is why a request is refused.
-type reason uint8
-
-const (
-	none      reason = iota
-	inFlight         // no slot is free, and the request may not wait
-	queueFull        // no place to wait is, or the process is about to end
-	timeout          // its turn would come too late, or has not come in time, or its body has not
-	connect          // it counts as a CONNECT, whose body may be more requests
-	earlyData        // its client's address is not verified yet
-	memory           // there is no room for its body
-	tooLarge         // its body is longer than is received
-	failed           // a matcher has failed
-	reasons          // how many there are
-)
-
-func (r reason) String() string {
-	return [...]string{"", "in_flight", "queue_full", "timeout", "connect", "early_data", "memory", "too_large", "error"}[r]
-}
-
 // reasonOf is why a request is refused whose wait has ended so.
-var reasonOf = [...]reason{gate.Busy: inFlight, gate.TooLong: timeout, gate.QueueFull: queueFull, gate.Exiting: queueFull}
+var reasonOf = [...]limit.Reason{gate.Busy: limit.InFlight, gate.TooLong: limit.Timeout, gate.QueueFull: limit.NoPlace, gate.Exiting: limit.NoPlace}
 
 // soon is when a client is told to come back where nobody knows when there will be a slot, or
 // room.
 const soon = time.Second
 
 // refuse refuses the request.
-func (v *visit) refuse(w http.ResponseWriter, why reason) error {
+func (v *visit) refuse(w http.ResponseWriter, why limit.Reason) error {
 	v.record.Refused = true
 	f := refusal.Refusal{
 		Status: v.Refusal.Status, Message: v.Refusal.Message, Page: v.Refusal.Page, AsError: v.Refusal.Error,
 	}
 	switch {
-	case why == connect:
+	case why == limit.Connect:
 		f.Status, f.AsError = http.StatusNotImplemented, false // an error route may hand it on, with its body
-	case why == earlyData:
+	case why == limit.EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
-	case why == tooLarge:
+	case why == limit.TooLarge:
 		f.Status = http.StatusRequestEntityTooLarge
-	case why == timeout && v.Why == gate.Admitted: // its body came too slowly, so it never asked
+	case why == limit.Timeout && v.Why == gate.Admitted: // its body came too slowly, so it never asked
 		f.Status = http.StatusRequestTimeout
-	case why == memory:
+	case why == limit.NoMemory:
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():
 		v.loseTurn(w.Header(), time.Now())
@@ -105,7 +85,7 @@ func (v *visit) key() string {
 
 // decide notes what becomes of the request, in the counters and in the access log, if there is
 // one.
-func (v *visit) decide(d limit.Decision, why reason) {
+func (v *visit) decide(d limit.Decision, why limit.Reason) {
 	v.decision, v.reason = d, why
 	v.counts.decided(v)
 	if d == limit.Delayed {
@@ -209,8 +189,8 @@ const unranked = fairqueue.Ranks
 // would be most of the metrics of a host with many sites.
 type counts struct {
 	limit    *Limit
-	requests [fairqueue.Ranks + 1][limit.Decisions][reasons]prometheus.Counter // nil for what is rare
-	waits    [fairqueue.Ranks + 1]func() prometheus.Observer                   // nil if none waits
+	requests [fairqueue.Ranks + 1][limit.Decisions][limit.Reasons]prometheus.Counter // nil for what is rare
+	waits    [fairqueue.Ranks + 1]func() prometheus.Observer                         // nil if none waits
 	seconds  [fairqueue.Ranks]prometheus.Counter
 	passes   map[pass.Event]prometheus.Counter      // empty if none are sent
 	refusals [limit.Decisions]*telemetry.RefusalLog // nil for decisions that refuse nothing
@@ -225,19 +205,19 @@ func newCounts(l *Limit) *counts {
 		ranks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
 	}
 	waits := l.limits.Wait > 0
-	makes := func(possible bool, d limit.Decision, whys ...reason) {
+	makes := func(possible bool, d limit.Decision, whys ...limit.Reason) {
 		for i := 0; possible && i < len(whys); i++ {
 			for _, rank := range ranks {
 				c.requests[rank][d][whys[i]] = c.counter(rank, d, whys[i])
 			}
 		}
 	}
-	makes(true, limit.Admitted, none)
-	makes(l.Shadow, limit.ShadowRefused, none)
-	makes(l.Shadow && waits, limit.ShadowDelayed, none)
-	makes(!l.Shadow && !waits, limit.Refused, inFlight)
-	makes(!l.Shadow && waits, limit.Delayed, none)
-	makes(!l.Shadow && waits, limit.Refused, queueFull, timeout)
+	makes(true, limit.Admitted, limit.None)
+	makes(l.Shadow, limit.ShadowRefused, limit.None)
+	makes(l.Shadow && waits, limit.ShadowDelayed, limit.None)
+	makes(!l.Shadow && !waits, limit.Refused, limit.InFlight)
+	makes(!l.Shadow && waits, limit.Delayed, limit.None)
+	makes(!l.Shadow && waits, limit.Refused, limit.NoPlace, limit.Timeout)
 	for _, rank := range ranks {
 		if waits {
 			c.waits[rank] = sync.OnceValue(func() prometheus.Observer { return waitSeconds.WithLabelValues(l.Name, rank.String()) })
@@ -258,7 +238,7 @@ func newCounts(l *Limit) *counts {
 }
 
 // counter looks a counter up.
-func (c *counts) counter(rank fairqueue.Rank, d limit.Decision, why reason) prometheus.Counter {
+func (c *counts) counter(rank fairqueue.Rank, d limit.Decision, why limit.Reason) prometheus.Counter {
 	return telemetry.Requests.WithLabelValues(c.limit.Name, d.String(), why.String(), rank.String())
 }
 
@@ -290,7 +270,7 @@ func (c *counts) failed(err error, enforced bool) {
 	if enforced {
 		d, warning = limit.Refused, "a matcher fails, and requests with it"
 	}
-	c.counter(unranked, d, failed).Inc()
+	c.counter(unranked, d, limit.Error).Inc()
 	if c.failures.Allow() {
 		c.limit.Logger.Warn(warning, zap.Error(err))
 	}
