@@ -286,6 +286,7 @@ func (a *evaluation) complete(o *Outcome, k *Bucket) {
 	z := o.Zone
 	if z.TrustDevices != nil {
 		o.device = z.deviceClient(&a.Subject, k)
+		o.device.note(record.Of(a.Request))
 		o.Key = deviceKey(k.Name, o.device)
 	}
 	if z.Block != nil {

@@ -413,11 +413,14 @@ func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
 	if z.TrustDevices == nil {
 		return nil
 	}
-	host := Host(s)
+	host, typed := Host(s), z.Key.typed(s)
+	if k.Name == unclearBucket {
+		typed = unclearBucket // which may be any
+	}
 	if !k.own || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
 		host = ""
 	}
-	return z.TrustDevices.client(s.Request, host, k.Name, z.Key.typed(s), time.Now())
+	return z.TrustDevices.client(s.Request, host, k.Name, typed, time.Now())
 }
 
 // deviceKey returns the key of a client's device, or that of the account if no device is

@@ -200,26 +200,10 @@ func (v *Verdict) Answered(now time.Time, status int, own, header http.Header) {
 			continue
 		}
 		earned, another := o.device.Earned(own, now)
-		if o.earned = !another; earned && !v.namesTwo() && o.device.Issue(header, now) {
+		if o.earned = !another; earned && !o.device.noted.Several && o.device.Issue(header, now) {
 			o.Zone.Reporter.Count(CountDevice)
 		}
 	}
-}
-
-// namesTwo reports whether a request names two accounts to zones that trust devices. Whoever logs in to one by one form
-// may send the fields of another form, too, with somebody else's name, so neither earns anything.
-func (v *Verdict) namesTwo() bool {
-	typed := ""
-	for o := range v.all {
-		if o.device == nil || o.device.typed == "" {
-			continue
-		}
-		if typed != "" && o.device.typed != typed {
-			return true
-		}
-		typed = o.device.typed
-	}
-	return false
 }
 
 // GiveBack returns the settlements that give back all that was poured, for a request that costs

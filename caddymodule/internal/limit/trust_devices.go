@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
@@ -103,6 +104,14 @@ type deviceClient struct {
 	entry  entry        // of the client's token if it is known
 	others []string     // tokens for other accounts
 	had    bool         // the request carries a cookie of the kind that a login sets
+	noted  *record.Record
+}
+
+// note notes in the request's record whom it names. Whoever logs in to one by one form may send the fields of another
+// form, too, with somebody else's name, so a request that names two accounts, in whatever handlers, earns no device.
+func (c *deviceClient) note(noted *record.Record) {
+	noted.Several = noted.Several || c.typed != "" && noted.Account != "" && c.typed != noted.Account
+	c.noted, noted.Account = noted, cmp.Or(c.typed, noted.Account)
 }
 
 // phpNames writes the names of cookies and parameters as PHP does.

@@ -335,22 +335,24 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 // A site may have two login forms, as MyBB has. Who logs in by one, and names somebody else in the other, earns no device.
 func TestTwoNamesEarnNoDevice(t *testing.T) {
 	for _, test := range []struct {
-		quick string
-		want  int // devices
-	}{{"", 1}, {"owner", 2}, {"victim", 0}} {
-		zones := ""
-		for _, field := range []string{"log", "quick"} {
-			zones += "zone " + field + " {\nkey field " + field + " missing skip\nlimit 10 1/h\nrefund status 302\ntrust_devices wordpress_test_cookie\n}\n"
+		log, quick []string
+		want       int // devices
+	}{
+		{[]string{"owner"}, nil, 1},
+		{[]string{"owner"}, []string{"owner"}, 2},
+		{[]string{"owner"}, []string{"victim"}, 0},
+		{[]string{"x", "owner"}, []string{"victim"}, 0}, // of which PHP takes the last
+	} {
+		for _, between := range []string{"", "}\nthrottle {\n"} {
+			zone := func(field string) string {
+				return "zone " + field + " {\nkey field " + field + " missing skip\nlimit 10 1/h\nrefund status 302\ntrust_devices wordpress_test_cookie\n}\n"
+			}
+			s := servertest.NewLoginSite(t, t.TempDir(), zone("log")+between+zone("quick"))
+			b := newBrowser(s, "192.0.2.1:1")
+			b.post("https://example.com/wp-login.php", url.Values{"log": test.log, "quick": test.quick, "pwd": {"right"}})
+			check.Equal(t, len(b.cookies), test.want, "%v, two handlers %v: devices", test, between != "")
+			s.Stop()
 		}
-		s := servertest.NewLoginSite(t, t.TempDir(), zones)
-		b := newBrowser(s, "192.0.2.1:1")
-		form := url.Values{"log": {"owner"}, "pwd": {"right"}}
-		if test.quick != "" {
-			form.Set("quick", test.quick)
-		}
-		b.post("https://example.com/wp-login.php", form)
-		check.Equal(t, len(b.cookies), test.want, "quick=%s: devices", test.quick)
-		s.Stop()
 	}
 }
 

@@ -23,6 +23,11 @@ type Record struct {
 	Charged []string
 	charged [4]string // room for the first of them
 
+	// Account is whom the request names to zones that trust devices, if it names anybody. Several says
+	// that it names, or may name, several.
+	Account string
+	Several bool
+
 	// Hidden are the response headers that throttle keeps from clients, in the handlers around
 	// the one that runs.
 	Hidden []string
