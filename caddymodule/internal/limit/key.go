@@ -341,7 +341,7 @@ func (z *Zone) MaxBody() int64 {
 // carries reports whether a request with a query or a body carries one of the zone's fields. What
 // cannot be read, or not for sure, carries every field.
 func (z *Zone) carries(s *Subject) bool {
-	return !s.whole() || s.Form(z.Key.Form).Carries(z.wanted...)
+	return s.Request.URL.Opaque != "" || !s.whole() || s.Form(z.Key.Form).Carries(z.wanted...)
 }
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone

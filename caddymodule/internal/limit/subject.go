@@ -161,9 +161,9 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 }
 
 // CarriesAny reports whether the request has a body or a query, or was sent with one, which may carry
-// fields.
+// fields. What an upstream takes for the address of x:http://site/login is not looked at.
 func (s *Subject) CarriesAny() bool {
-	if !s.empty && !s.HasBody() && queryOf(s.Request.URL) == "" {
+	if !s.empty && !s.HasBody() && s.Request.URL.Opaque == "" && queryOf(s.Request.URL) == "" {
 		sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 		s.empty = sent.URL == nil || queryOf(sent.URL) == ""
 	}
