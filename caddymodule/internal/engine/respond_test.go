@@ -291,24 +291,26 @@ func TestCONNECTIsRefused(t *testing.T) {
 }
 
 // Of a long address with octets or dots that upstreams read differently, matchers would be asked about
-// each reading.
+// each reading, and about the headers again.
 func TestALongAmbiguousAddressIsRefused(t *testing.T) {
 	odd := "/?" + strings.Repeat("a;", 2050)
 	for _, test := range []struct {
 		zone, target string
-		want         int
+		header, want int
 	}{
-		{"match path /login", odd, http.StatusNotImplemented},
-		{"exempt path /*", odd, http.StatusNotImplemented},
-		{"cost 0 {\npath /*\n}", odd, http.StatusNotImplemented},
-		{"key route\nroute pages /", odd, http.StatusNotImplemented},
-		{"exempt path /*\nshadow", odd, http.StatusOK},
-		{"exempt path /x", "/" + strings.Repeat("/..", 700), http.StatusNotImplemented}, // in three more readings
-		{"exempt path /x", odd[:4000], http.StatusOK},
-		{"exempt path /x", strings.ReplaceAll(odd, ";", "&"), http.StatusOK},
+		{"match path /login", odd, 0, http.StatusNotImplemented},
+		{"exempt path /*", odd, 0, http.StatusNotImplemented},
+		{"cost 0 {\npath /*\n}", odd, 0, http.StatusNotImplemented},
+		{"key route\nroute pages /", odd, 0, http.StatusNotImplemented},
+		{"exempt path /*\nshadow", odd, 0, http.StatusOK},
+		{"exempt path /x", "/" + strings.Repeat("/..", 700), 0, http.StatusNotImplemented}, // in three more readings
+		{"exempt not header_regexp X ^b", "//x/..?a;b", 15 << 10, http.StatusNotImplemented},
+		{"exempt not header_regexp X ^b", "/?a;b", 15 << 10, http.StatusOK},
+		{"exempt path /x", odd[:4000], 0, http.StatusOK},
+		{"exempt path /x", strings.ReplaceAll(odd, ";", "&"), 0, http.StatusOK},
 	} {
 		s := servertest.RunZone(t, "pages", "limit 100 1/d\n"+test.zone, "respond ok")
-		check.Equal(t, s.From(servertest.Someone).Get(test.target).Code, test.want, "%s, %.9s: status", test.zone, test.target)
+		check.Equal(t, s.Do(servertest.Request(servertest.Someone, servertest.Site0+test.target, "X", strings.Repeat("x", test.header))).Code, test.want, "%s, %.9s: status", test.zone, test.target)
 		s.Stop()
 	}
 }

@@ -1,7 +1,6 @@
 package limit
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -103,50 +102,6 @@ func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 			t.Errorf("%s: got %v after asking %q, want %v after %d", test.name, result, got, test.want, test.asked)
 		}
 		check.That(t, r.URL.Path == test.now && r.RequestURI == test.now, "%s: got %s %s afterwards, want what was there", test.name, r.URL.Path, r.RequestURI)
-	}
-}
-
-// countedValues counts who asks a context for a value, as header_regexp does for each header.
-type countedValues struct {
-	context.Context
-	n *int
-}
-
-func (c countedValues) Value(key any) any { *c.n++; return c.Context.Value(key) }
-
-// onePath matches a path, or any if it is empty, and asks the context for nothing.
-type onePath string
-
-func (p onePath) MatchWithError(r *http.Request) (bool, error) {
-	return p == "" || r.URL.Path == string(p), nil
-}
-
-func TestHeadersAreMatchedOnceForAllAddresses(t *testing.T) {
-	headers := &caddyhttp.MatchHeaderRE{"Authorization": {Pattern: "^Basic"}}
-	check.OK(t, headers.Provision(caddy.Context{}))
-	for _, test := range []struct {
-		method, header string
-		path           onePath
-		any, every     bool
-	}{
-		{"GET", "Basic", "/a", true, false},
-		{"GET", "Basic", "", true, true},
-		{"GET", "Basic", "/c", false, false},
-		{"GET", "Bearer", "", false, false},
-		{"CONNECT", "Bearer", "/c", true, false},
-	} {
-		for _, sets := range []Matchers{{{headers, test.path}}, {{test.path, headers}}} {
-			n, r := 0, rewritten("/a", "/b")
-			r.Method = test.method
-			r.Header.Set("Authorization", test.header)
-			s := NewSubject(r)
-			s.lookUpAddresses()
-			s.Judged = r.WithContext(countedValues{r.Context(), &n})
-			some, err := s.MatchesAnyAddress(sets)
-			check.That(t, err == nil && some == test.any && n <= 1, "%v: got %v, %v after %d headers, want %v after one", test, some, err, n, test.any)
-			every, err := s.MatchesEveryAddress(sets)
-			check.That(t, err == nil && every == test.every && n <= 2, "%v: got %v, %v after %d headers, want %v after two", test, every, err, n, test.every)
-		}
 	}
 }
 

@@ -309,8 +309,9 @@ func frontController(sent, now string) bool {
 // mostParameters is how many url.ParseQuery reads.
 const mostParameters = 10_000
 
-// mostReadings is how many bytes all further readings of a request's addresses may have. Each is asked
-// about as often as the address itself, which costs a client that repeats it by HPACK few bytes.
+// mostReadings is how many bytes all further readings of a request's addresses may have, each with an eighth of
+// the headers, which regular expressions read again. Each is asked about as often as the address itself, which
+// costs a client that repeats it by HPACK few bytes.
 const mostReadings = 4 << 10
 
 var octet = regexp.MustCompile(`%([0-9A-Fa-f]{2})`)
@@ -358,7 +359,7 @@ func (s *Subject) lookUpAddresses() {
 			other := all[i]
 			if other.Path, other.RawQuery = read(other.Path, other.RawQuery); other.Path != all[i].Path || other.RawQuery != all[i].RawQuery {
 				all = append(all, other) // whose RawPath is of another path, and counts no more
-				if left -= len(other.Path) + len(other.RawQuery); left < 0 {
+				if left -= len(other.Path) + len(other.RawQuery) + headerBytes(s.Request)/8; left < 0 {
 					s.Judged = as(s.Judged, http.MethodConnect)
 					return
 				}
@@ -368,6 +369,16 @@ func (s *Subject) lookUpAddresses() {
 	if s.sent != nil || len(all) > 1 {
 		s.all = append(s.all, all...)
 	}
+}
+
+// headerBytes returns how long the values in the header of a request are.
+func headerBytes(r *http.Request) (n int) {
+	for _, values := range r.Header {
+		for _, value := range values {
+			n += len(value)
+		}
+	}
+	return n
 }
 
 // ask asks with each address, as sent first, until an answer is the last. Caddy's placeholders belong
@@ -406,40 +417,19 @@ func (s *Subject) everyAddress(ask func() (bool, error)) (bool, error) { return 
 // MatchesAnyAddress reports whether one of the sets holds for any address of the request. Each holds for
 // a CONNECT.
 func (s *Subject) MatchesAnyAddress(sets Matchers) (bool, error) {
-	holds, err := s.askSets(true, sets)
-	return holds || len(sets) == 0, err
+	return s.anyAddress(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
 // MatchesEveryAddress reports whether one of the sets holds for all addresses of the request. None
 // holds for a CONNECT.
-func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) { return s.askSets(false, sets) }
-
-// askSets asks each set with the addresses, but header_regexp only once: it reads none, and takes long
-// with headers that a client repeats by HPACK for a few bytes.
-func (s *Subject) askSets(last bool, sets Matchers) (holds bool, err error) {
+func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
 	for _, set := range sets {
-		if !s.looked {
-			s.lookUpAddresses()
-		}
-		var once caddyhttp.MatcherSet
-		if each := set; s.all != nil && s.Judged.Method != http.MethodConnect {
-			set = nil
-			for _, m := range each {
-				if _, is := m.(*caddyhttp.MatchHeaderRE); is {
-					once = append(once, m)
-				} else {
-					set = append(set, m)
-				}
-			}
-		}
-		if holds, err = once.MatchWithError(s.Judged); holds {
-			holds, err = s.ask(last, func() (bool, error) { return set.MatchWithError(s.Judged) })
-		}
+		holds, err := s.everyAddress(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
-			break
+			return holds, err
 		}
 	}
-	return holds, err
+	return false, nil
 }
 
 // AnyMatchesEveryAddress reports whether MatchesEveryAddress holds for any of several. Matchers that
