@@ -37,8 +37,8 @@
 //   - All but forms: a field is unclear, too, if it has a pair, since Yii and many scripts give
 //     any body to PHP's parse_str, and Ruby's CGI splits it at semicolons, too.
 //
-// All is unclear in a body that is compressed, has more than 10,000 fields or 1,020 parts, names two
-// charsets or one that is no superset of ASCII, or has a type that is nearly a form, or YAML, CSV or
+// All is unclear in a body that is compressed, has more than 10,000 fields, names two charsets or
+// one that is no superset of ASCII, or has a type that is nearly a form, or YAML, CSV or
 // the like. With such a charset all fields are unclear, even without a body.
 //
 // # Time and memory
