@@ -517,9 +517,10 @@ func (w *slow) WriteHeader(status int) {
 	w.ResponseRecorder.WriteHeader(status)
 }
 
-// TestRefusalToErrorRoute: a request that the site's error routes refuse still has its body there.
+// TestRefusalToErrorRoute: a request that the site's error routes refuse still has its body there, also if
+// another in_flight has called the one that received it.
 func TestRefusalToErrorRoute(t *testing.T) {
-	onSite(t, "in_flight php 1 {\nrefusal error\n}"+errorRoute, 0, func(t *testing.T, s *servertest.FuncSite) {
+	onSite(t, "in_flight outer 5 {\nbuffer off\n}\nin_flight php 1 {\nrefusal error\n}"+errorRoute, 0, func(t *testing.T, s *servertest.FuncSite) {
 		var read []byte
 		var err error
 		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
