@@ -127,7 +127,7 @@ func (c *Client) add(r *accesslog.Request, logIn bool) {
 // vote finds the folder, the first of the path, of most of a client's requests, if there is one
 // (Boyer and Moore 1981, "MJRTY").
 func (c *Client) vote(path string) {
-	if n := strings.IndexByte(strings.TrimPrefix(path, "/"), '/'); n >= 0 {
+	if n := strings.IndexByte(path[min(1, len(path)):], '/'); n >= 0 { // it need not begin with one
 		path = path[:n+2] + "*"
 	}
 	switch folder := kept(path); {

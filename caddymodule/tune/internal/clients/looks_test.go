@@ -41,6 +41,15 @@ func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 	}
 }
 
+// Servers log what clients send in place of a path, too.
+func TestFolders(t *testing.T) {
+	for path, want := range map[string]string{"": "", "/": "/", "/a": "/a", "/a/": "/a/*", "/a/b/c": "/a/*", "//a": "//*", "a/": "a/*", "ab/c": "ab/*", "é/": "é/*"} {
+		c := new(Client)
+		c.vote(path)
+		check.Equal(t, c.folder.Value(), want, "%q", path)
+	}
+}
+
 func TestUserAgentsAreToldApartUpToABound(t *testing.T) {
 	c := new(Client)
 	for i := range 2 * mostAgents {
