@@ -3,6 +3,7 @@ package tune
 import (
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -313,16 +314,9 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	if status == http.StatusSwitchingProtocols {
 		return nil
 	}
-	for left := req.Size; left > 0; left -= int64(len(zeros)) {
-		if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
-			return nil
-		}
-	}
-	return nil
+	_, err := io.Copy(w, &io.LimitedReader{N: max(0, req.Size)})
+	return err
 }
-
-// zeros are a body to send.
-var zeros = make([]byte, 1<<20)
 
 // completed is the state of all connections whose handshake is over.
 var completed = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
@@ -365,6 +359,9 @@ func (d *discarded) Header() http.Header { return d.header }
 
 // Write implements http.ResponseWriter.
 func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
+
+// ReadFrom implements io.ReaderFrom. Of a body only the size is known, and a log may say any.
+func (d *discarded) ReadFrom(r io.Reader) (int64, error) { return r.(*io.LimitedReader).N, nil }
 
 // WriteHeader implements http.ResponseWriter.
 func (d *discarded) WriteHeader(int) {}
