@@ -18,6 +18,7 @@ const (
 	DefaultSnapshotInterval = 30 * time.Second
 
 	shedEvery = time.Minute
+	patience  = 4 * time.Second // at the end: Caddy's unit for systemd allows 5
 )
 
 // A MemoryUse is what a config wants of the process's memory.
@@ -101,14 +102,34 @@ func (m *Memory) shed() {
 // Destruct ends the goroutine when no config uses the memory any more, and saves for the last time.
 func (m *Memory) Destruct() error {
 	close(m.stop)
-	m.Save()
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.file.Close()
-	m.last = nil // the file may be another's by now
+	m.end(patience)
 	return nil
+}
+
+// end saves for the last time, and gives up the file. A disk that hangs must not keep the process from
+// ending: after so long, it goes on in the background.
+func (m *Memory) end(wait time.Duration) {
+	logger, ended := zap.NewNop(), make(chan struct{})
+	m.mu.Lock()
+	if m.last != nil {
+		logger = m.last.Logger.With(zap.String("file", m.last.Snapshot))
+	}
+	m.mu.Unlock()
+	go func() {
+		defer close(ended)
+		m.Save()
+		m.writing.Lock()
+		defer m.writing.Unlock()
+		m.file.Close()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.last, m.file = nil, nil // the file may be another's by now
+	}()
+	select {
+	case <-ended:
+	case <-time.After(wait):
+		logger.Error("the disk hangs, so the last snapshot is not waited for: a restart begins with an older one", zap.Duration("waited", wait))
+	}
 }
 
 // unsaved is a number that Changes never reaches.

@@ -11,11 +11,11 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
-// A save hangs as long as the disk does, which a pipe without a reader stands for. Metrics, status and a
-// reload wait for no save.
+// A save hangs as long as the disk does, which a pipe without a reader stands for. Metrics, status, a
+// reload and the end wait for no save.
 func TestADiskThatHangsKeepsNobodyWaiting(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")
-	m, _ := started(t, file)
+	m, logs := started(t, file)
 	pour(t, m, "a")
 	check.OK(t, syscall.Mkfifo(file+".new", 0o600))
 	saved := make(chan struct{})
@@ -34,6 +34,8 @@ func TestADiskThatHangsKeepsNobodyWaiting(t *testing.T) {
 	default:
 	}
 	check.That(t, wanted, "got no snapshot wanted")
+	m.end(time.Nanosecond) // nor does the end of the process
+	wantLogged(t, logs, "error: the disk hangs, so the last snapshot is not waited for: a restart begins with an older one")
 	disk, err := os.Open(file + ".new")
 	check.OK(t, err)
 	<-saved

@@ -26,15 +26,8 @@ func started(t *testing.T, file string) (*Memory, *observer.ObservedLogs) {
 		return true
 	}
 	m.Use(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), Restored: limits}, 1000)
-	t.Cleanup(m.end)
+	t.Cleanup(func() { m.end(time.Hour) })
 	return m, logs
-}
-
-// end saves for the last time.
-func (m *Memory) end() {
-	m.Save()
-	m.file.Close()
-	m.file = nil
 }
 
 // pour changes the store.
@@ -61,7 +54,7 @@ func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
 	_, err := os.Stat(file + ".bad")
 	check.That(t, err == nil, "the file under its new name: got error %v, want none", err)
 	pour(t, s, "a")
-	s.end()
+	s.end(time.Hour)
 	s, logs = started(t, file)
 	wantLogged(t, logs, "info: buckets were restored")
 	check.Equal(t, s.Buckets()["z"], 1, "buckets, want the one that was saved")
@@ -77,8 +70,8 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	wantLogged(t, logs, "warn: no snapshot of the buckets is kept, so a restart empties them all")
 	pour(t, second, "b")
 	pour(t, second, "c")
-	second.end()
-	first.end()
+	second.end(time.Hour)
+	first.end(time.Hour)
 	third, _ := started(t, file)
 	check.Equal(t, third.Buckets()["z"], 1, "buckets, want the one of the first process")
 }
