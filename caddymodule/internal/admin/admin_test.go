@@ -144,6 +144,7 @@ func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
 		s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
 		w := s.From(servertest.Someone).Get("/")
 		check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "7200", "got %d with Retry-After %q, want 429 with 7200", w.Code, w.Header().Get("Retry-After"))
+		check.Contains(t, w.Body.String(), "This site is not accepting requests from your network right now.")
 		s.From(servertest.Someone).Answers("/health", http.StatusOK)
 		s.From("203.0.113.99:1").Answers("/", http.StatusOK) // a zone exempts it
 		s.From("203.0.112.7:1").Answers("/", http.StatusOK)

@@ -20,6 +20,7 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
 		Message: is.Message, Page: is.Page, AsError: is.Error,
 		LogIns: len(o.Zone.Refund) > 0 && (o.reason == Capacity || o.reason == Blocked),
+		Banned: o.reason == Banned,
 	}
 	if is.Code == "" {
 		f.Code = ring.Add(supportcode.Refusal{

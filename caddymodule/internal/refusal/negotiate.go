@@ -114,6 +114,7 @@ type language struct {
 
 	Title, Reason string
 	LogIns        string // the reason of a zone that refunds logins
+	Banned        string // the reason of a ban
 	Wait          string // with one %s for the time
 	Reload        string // the page will do that when the wait is over
 	Loading       string // it does

@@ -93,15 +93,15 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 			got, want := strings.Contains(body, l.Reload), method == "GET"
 			check.That(t, got == want, "%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
 		}
-		for _, text := range []string{l.Title, l.Reason, l.LogIns, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
+		for _, text := range []string{l.Title, l.Reason, l.LogIns, l.Banned, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
 			check.That(t, text != "" && html.EscapeString(text) == text, "%s: got the text %q", l.Tag, text)
 		}
 		check.That(t, strings.Count(l.Wait, "%s") == 1, "%s: got %q, want one %%s", l.Tag, l.Wait)
 	}
 }
 
-// TestLogInsAreTheReason: in each language and form, before the text of a page that all zones
-// have, and behind the message of one.
+// TestLogInsAreTheReason: and bans are, in each language and form, before the text of a page that all zones
+// have, and logins behind the message of one.
 func TestLogInsAreTheReason(t *testing.T) {
 	style, err := Style{Title: "Ours", Text: "Our shop is busy."}.Compile()
 	check.OK(t, err)
@@ -118,6 +118,7 @@ func TestLogInsAreTheReason(t *testing.T) {
 			{"built_in", Refusal{LogIns: true}, l.LogIns, []string{l.Reason}},
 			{"text", Refusal{LogIns: true, Page: style}, l.LogIns, []string{l.Reason, "Our shop"}},
 			{"message", Refusal{LogIns: true, Page: own, Message: "Wrong passwords."}, "Wrong passwords.", []string{l.Reason, l.LogIns}},
+			{"banned", Refusal{Banned: true, LogIns: true, Page: own, Message: "Wrong passwords."}, l.Banned, []string{l.Reason, l.LogIns, "Wrong"}},
 			{"other_zone", Refusal{}, l.Reason, []string{l.LogIns}},
 		} {
 			f := test.f

@@ -96,7 +96,8 @@ type Style struct {
 	Accent string `json:"accent,omitempty"`
 
 	// The explanation, in at most 500 characters. How long to wait, and what to do
-	// then, follows it. Zones with refund say "Too many failed logins." instead.
+	// then, follows it. Zones with refund say "Too many failed logins." instead, and bans
+	// that the network is refused.
 	// Default: "This site is receiving too many requests right now."
 	Text string `json:"text,omitempty"`
 }

@@ -47,6 +47,9 @@ type Refusal struct {
 	// unless there is a Message.
 	LogIns bool
 
+	// Banned says that an operator refuses the client's network, and no zone's message or text is true.
+	Banned bool
+
 	// Page is what people see. If nil, it is the built-in page without a brand.
 	Page *Page
 
@@ -204,7 +207,10 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 
 // reason returns what is the matter, if it helps to wait. text is that of the page.
 func (f *Refusal) reason(l *language, text string) string {
-	if f.LogIns && f.Message == "" {
+	switch {
+	case f.Banned:
+		return l.Banned
+	case f.LogIns && f.Message == "":
 		return l.LogIns
 	}
 	return cmp.Or(text, l.Reason)
@@ -213,9 +219,11 @@ func (f *Refusal) reason(l *language, text string) string {
 // message returns what a program shows to people.
 func (f *Refusal) message(l *language) string {
 	var room [512]byte
-	said := append(room[:0], f.Message...)
-	if f.Message == "" && f.Waits {
-		said = append(said, f.reason(l, "")...)
+	said := room[:0]
+	if f.Waits {
+		said = append(said, f.reason(l, f.Message)...)
+	} else {
+		said = append(said, f.Message...)
 	}
 	if len(said) > 0 {
 		said = append(said, ' ')
