@@ -75,7 +75,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if !m.engine.AnyBlock() {
 		return false, nil
 	}
-	for z := range m.zones() {
+	for _, z := range m.mayBlock(&s) {
 		c, can := z.BlockedBucket(&s)
 		if !can || c.Shadow || res.Decided(z) {
 			continue
@@ -87,11 +87,23 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	return false, nil
 }
 
+// mayBlock returns those of the zones that the matcher asks about that may block a client.
+func (m *MatchBlocked) mayBlock(s *limit.Subject) []*limit.Zone {
+	if z := m.engine.Zones[m.Zone]; z != nil {
+		return []*limit.Zone{z.Zone}
+	}
+	return m.engine.MayBlock(s)
+}
+
 // zones returns the zones that the matcher asks about.
 func (m *MatchBlocked) zones() iter.Seq[*limit.Zone] {
 	return func(yield func(*limit.Zone) bool) {
-		for name, z := range m.engine.Zones {
-			if (m.Zone == "" || m.Zone == name) && !yield(z.Zone) {
+		if z := m.engine.Zones[m.Zone]; z != nil {
+			yield(z.Zone)
+			return
+		}
+		for _, z := range m.engine.Zones {
+			if !yield(z.Zone) {
 				return
 			}
 		}

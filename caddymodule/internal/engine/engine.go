@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -37,7 +36,8 @@ type Engine struct {
 	table    *override.Table     // of Control
 	Shared   *stores.SharedStore // behind the store, if that is outside of this process
 	Exempt   limit.Matchers      // from all zones
-	blockers []alike             // zones whose blocks hold in all handlers
+	blocking blockers            // zones that block
+	blockers blockers            // of these, zones whose blocks hold in all handlers
 	watchers []Watcher
 	Proxies  onceWarnings
 
@@ -161,8 +161,11 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	z.Places, z.Reporter = &z.State.Waiting, z.Counts
 	e.Zones[name] = z
 	e.exemptsSome = e.exemptsSome || e.Exempt != nil || z.Exempt != nil
+	if z.Block != nil {
+		e.blocking.add(z.Zone)
+	}
 	if z.BlocksEverywhere() {
-		e.addBlocker(z.Zone)
+		e.blockers.add(z.Zone)
 	}
 	z.warn(warnings)
 	return z, nil
@@ -272,38 +275,53 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if e.Exempt != nil {
 		exempt, err = s.MatchesEveryAddress(e.Exempt)
 	}
-	if !exempt && len(e.blockers) > 0 && e.AnyBlock() {
-		everywhere = e.mayBlock(s)
+	if !exempt && len(e.blockers.alike) > 0 && e.AnyBlock() {
+		everywhere = e.mayBlock(&e.blockers, s)
 	}
 	return exempt, everywhere, err
 }
 
-// alike are zones that find buckets of the same key for a request, since key and override are
-// the same.
-type alike struct {
-	as    string
-	zones []*limit.Zone
+// blockers are zones that block. Those that are alike find buckets of the same key for a request, since
+// key, routes and override are the same.
+type blockers struct {
+	alike [][]*limit.Zone
+	at    map[string]int // where those are that are alike in this
 }
 
-// addBlocker adds a zone whose blocks hold in all handlers.
-func (e *Engine) addBlocker(z *limit.Zone) {
-	as := (&limit.Zone{Key: z.Key, Override: z.Override}).Definition()
-	i := slices.IndexFunc(e.blockers, func(a alike) bool { return a.as == as })
-	if i < 0 {
-		i, e.blockers = len(e.blockers), append(e.blockers, alike{as: as})
+// add adds a zone. What its key from a body is, or its client's device, it alone can tell.
+func (b *blockers) add(z *limit.Zone) {
+	as := z.Name
+	if keyTells(z) {
+		as = (&limit.Zone{Key: z.Key, Route: z.Route, Override: z.Override}).Definition()
 	}
-	e.blockers[i].zones = append(e.blockers[i].zones, z)
+	at, found := b.at[as]
+	if !found {
+		if at = len(b.alike); at == 0 {
+			b.at = make(map[string]int)
+		}
+		b.at[as], b.alike = at, append(b.alike, nil)
+	}
+	b.alike[at] = append(b.alike[at], z)
 }
 
-// mayBlock returns the zones of which a block may hold for a request. A host may have thousands, so
+// keyTells reports whether the key that a zone finds for a request is that of the block.
+func keyTells(z *limit.Zone) bool { return !z.Key.FromBody() && z.TrustDevices == nil }
+
+// MayBlock returns the zones of which a block may hold for a request. A host may have thousands, so
 // those that are alike are asked about as one, and one by one only for clients that one has blocked.
-func (e *Engine) mayBlock(s *limit.Subject) (some []*limit.Zone) {
-	for _, a := range e.blockers {
-		k, _, _ := a.zones[0].Find(s)
+func (e *Engine) MayBlock(s *limit.Subject) []*limit.Zone { return e.mayBlock(&e.blocking, s) }
+
+func (e *Engine) mayBlock(all *blockers, s *limit.Subject) (some []*limit.Zone) {
+	for _, zones := range all.alike {
+		if !keyTells(zones[0]) {
+			some = append(some, zones...)
+			continue
+		}
+		k, _, _ := zones[0].Find(s)
 		if !e.Store.MayBlock("", k.Name) {
 			continue
 		}
-		for _, z := range a.zones {
+		for _, z := range zones {
 			if e.Store.MayBlock(z.Name, k.Name) {
 				some = append(some, z)
 			}
