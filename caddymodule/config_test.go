@@ -47,6 +47,7 @@ func TestJSONIsCheckedAsCaddyfilesAre(t *testing.T) {
 		{name: "two zones whose names are keys", zones: []string{`{"name":"a","key":{"sources":[{"source":"header","name":"a"}]},` + limit + `},{"name":"b","key":{"sources":[{"source":"header","name":"b"}]},` + limit + `}`}},
 		{name: "two zones that differ in their matchers", zones: []string{`{"name":"a","match":[{"path":["/a"]}],` + limit + `},{"name":"b",` + limit + `}`}},
 		{name: "exempt of the app with an empty set of matchers", app: `{"exempt":[{}]}`, want: "a set without matchers"},
+		{name: "a verdict within the app", app: `{"exempt":[{"vars":{"{http.throttle.zone}":["a"]}}]}`, want: "cannot be used inside throttle"},
 		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
 		{name: "matcher unknown", zones: zone(`"match":[{"paht":["/x"]}]`), want: "unknown module: http.matchers.paht"},
 		{name: "matcher that cannot be provisioned", zones: zone(`"match":[{"remote_ip":{"ranges":["home"]}}]`), want: "home"},

@@ -75,6 +75,7 @@ func TestJSONOfAZoneThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{"block with too many steps", `{"name":"a",` + limit + `,"block":{"for":[` + manySteps(101) + `]}}`, "101 durations: want at most 100"},
 		{"block everywhere by header", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"header","name":"X"}]},"block":{"everywhere":true}}`, "everywhere needs the key client_ip alone"},
 		{"throttle_blocked within a zone", `{"name":"a",` + limit + `,"match":[{"not":[{"throttle_blocked":{}}]}]}`, "cannot be used inside throttle"},
+		{"a verdict within a zone", `{"name":"a",` + limit + `,"match":[{"not":[{"expression":"{http.throttle.zone} == 'a'"}]}]}`, "cannot be used inside throttle"},
 		{"throttle_blocked of a cost", `{"name":"a",` + limit + `,"cost":[{"match":[{"throttle_blocked":{}}],"value":"2"}]}`, "cannot be used inside throttle"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package option
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -54,11 +55,13 @@ func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
 }
 
 // checkSet refuses what the functions below do, matchers that look at the method as
-// the client sent it, and throttle_blocked, which throttle itself decides. It also checks the
+// the client sent it, and those that ask what throttle itself decides. It also checks the
 // sets behind `not`.
 func checkSet(set caddy.ModuleMap) error {
-	if set["throttle_blocked"] != nil {
-		return ErrAsksThrottle
+	for name, raw := range set {
+		if name == "throttle_blocked" || bytes.Contains(raw, []byte("http.throttle.")) {
+			return ErrAsksThrottle
+		}
 	}
 	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkWords(set), checkEmptied(set), checkMethods(set), CheckMatcherSets(matcherIn[caddyhttp.RawMatcherSets](set, "not")))
 }
@@ -188,7 +191,7 @@ func CheckVariable(text string) error {
 }
 
 // ErrAsksThrottle is the error of a matcher that would ask the zone it is for.
-var ErrAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
+var ErrAsksThrottle = errors.New("throttle_blocked and {http.throttle.*} cannot be used inside throttle: use them outside, among the site's own matchers")
 
 // Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a
 // request by the method that it sends. checkMethods refuses the ways to ask for
