@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,6 +153,8 @@ func parseSettle(r *zoneReader) (err error) {
 	return r.details(details)
 }
 
+const wantRefund = "want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>"
+
 // parseRefund reads a response matcher as Caddy does, or the cookie that a response sets.
 func parseRefund(r *zoneReader) error {
 	switch word := nextWord(r.Dispenser); word {
@@ -164,11 +167,11 @@ func parseRefund(r *zoneReader) error {
 		r.zone.Refund = append(r.zone.Refund, limit.Refund{Cookie: words[1]})
 		return nil
 	default:
-		return r.Errf("unknown word %q after refund: want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>", word)
+		return r.Errf("unknown word %q after refund: %s", word, wantRefund)
 	}
 	matchers := make(map[string]caddyhttp.ResponseMatcher)
 	if err := caddyhttp.ParseNamedResponseMatcher(r.NewFromNextSegment(), matchers); err != nil {
-		return fmt.Errorf("parsing refund, with one matcher on a line or several in a block: %w", err)
+		return fmt.Errorf("parsing refund: %w: %s; in a block, status and header apply together", err, wantRefund)
 	}
 	match := matchers["refund"]
 	r.zone.Refund = append(r.zone.Refund, limit.Refund{Match: &match})
@@ -285,9 +288,21 @@ func unknownMatcher(d *caddyfile.Dispenser, after string) error {
 	if d.Val() == staticFiles {
 		return d.Errf("%s comes alone after exempt: want exempt %[1]s [<root>]", staticFiles)
 	}
-	known := []string{staticFiles}
+	_, noAddress := netip.ParseAddr(strings.Split(d.Val(), "/")[0])
+	switch {
+	case strings.HasPrefix(d.Val(), "/"):
+		return d.Errf("unknown matcher %q in %s: did you mean path %[1]s?", d.Val(), after)
+	case noAddress == nil:
+		return d.Errf("unknown matcher %q in %s: did you mean client_ip %[1]s?", d.Val(), after)
+	}
+	var known []string
+	if after == "exempt" {
+		known = []string{staticFiles}
+	}
 	for _, module := range caddy.GetModules("http.matchers") {
-		known = append(known, module.ID.Name())
+		if name := module.ID.Name(); name != "throttle_blocked" { // which no option takes
+			known = append(known, name)
+		}
 	}
 	return d.WrapErr(option.Unknown("matcher", d.Val(), " in "+after, known))
 }

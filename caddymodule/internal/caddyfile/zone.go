@@ -139,11 +139,11 @@ var ZoneOptions = []ZoneOption{
 // its, too.
 func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	r := newZoneReader(h)
-	if h.CountRemainingArgs() == 0 {
+	if !h.NextArg() {
 		return nil, h.Err("zone has no name: want zone <name>, such as zone pages")
 	}
-	if err := option.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
-		return nil, err
+	if r.zone.Name = h.Val(); h.NextArg() {
+		return nil, h.Errf("unexpected %q after zone %s: want its options in a block, each on a line, such as limit 120 2/s", h.Val(), r.zone.Name)
 	}
 	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
