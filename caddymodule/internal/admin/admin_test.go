@@ -836,6 +836,16 @@ func TestWhyShowsASharedBucketOnce(t *testing.T) {
 	}
 }
 
+func TestWhyFindsASharedBucketByItsBareName(t *testing.T) {
+	for name, key := range map[string]string{"tenants": "shop/1", "shops": "bigshop"} {
+		s := servertest.RunZone(t, name, "key query user\nlimit 2 1/h\noverride "+key+" 2 1/h as bigshop", "respond ok")
+		s.From(servertest.Someone).Passes(2, "/?user="+key)
+		got := s.Why("bigshop")
+		check.Slices(t, namesOf(got.Buckets), []string{"@as/bigshop"}, "%s: the buckets", key)
+		check.That(t, got.Refused, "%s: got it not refused", key)
+	}
+}
+
 func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 	for _, nodes := range []string{"nodes 1", "nodes 3"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -33,7 +33,7 @@ const (
 )
 
 // Owned returns the buckets of a value: an address, a network, an account's name, a plain
-// API key, or the name of a bucket itself, perhaps [Cut].
+// API key, the name after `as` of an override, or that of a bucket itself, perhaps [Cut].
 func (z *Zone) Owned(value string) Owned {
 	if start, cut := strings.CutSuffix(value, Cut); cut && len(start) >= leastStart {
 		return Owned{Search: true, Prefix: start}
@@ -64,6 +64,9 @@ func (z *Zone) Owned(value string) Owned {
 		if e := z.Key.Overrides.Lookup([]perkey.Part{part}); ok && i == 0 && e.Bucket != "" {
 			o.Names = append(o.Names, e.Bucket)
 		}
+	}
+	if shared := z.Key.Overrides.Named(perkey.SharedPrefix + value).Bucket; shared != "" && !slices.Contains(o.Names, shared) {
+		o.Names = append(o.Names, shared)
 	}
 	first, found := o.wanted[0]
 	if len(z.Key.parts) == 1 && found && !slices.Contains(o.Names, first) {

@@ -173,7 +173,7 @@ func (t *Table) share(o Override, entry *Entry) error {
 	if entry.Rule != Limited {
 		return fmt.Errorf("as %s has no meaning after %s: want a plan, or <capacity> <leak>, which the keys of that name share", o.As, o.Limit)
 	}
-	entry.Bucket = sharedPrefix + o.As
+	entry.Bucket = SharedPrefix + o.As
 	other := t.shared[entry.Bucket]
 	if other == nil {
 		t.shared[entry.Bucket] = entry
@@ -183,9 +183,9 @@ func (t *Table) share(o Override, entry *Entry) error {
 	return nil
 }
 
-// sharedPrefix begins the names of buckets that several keys share. No part of a key
+// SharedPrefix begins the names of buckets that several keys share. No part of a key
 // can begin so.
-const sharedPrefix = "@as/"
+const SharedPrefix = "@as/"
 
 func (config TableConfig) parseEntry(text string) (*Entry, error) {
 	switch text {
