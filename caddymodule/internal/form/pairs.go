@@ -55,8 +55,12 @@ func appendUpTo(text, data []byte, most int) []byte {
 func (p *pairs) named(cut bool) {
 	name, whole := unescaped(p.text)
 	cut = cut || !whole || len(p.text) > longestName
-	if p.loose && (cut || !utf8.Valid(name) || hasControl(name)) {
-		name, cut = nil, false
+	if p.loose { // PHP ends names at a NUL
+		ended := false
+		if name, _, ended = bytes.Cut(name, []byte{0}); cut && !ended || !utf8.Valid(name) || hasControl(name) {
+			name = nil
+		}
+		cut = false
 	}
 	p.is = p.r.name(name, p.wanted, cut, p.loose)
 	p.skip, p.inValue, p.text = p.is == 0, true, p.text[:0]
