@@ -106,6 +106,12 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 				limit 100 1/d
 				override Root deny
 			}
+			zone members {
+				field member
+				key field member fold wordpress unlisted refuse
+				limit 100 1/d
+				override ann 9 1/d
+			}
 			zone users {
 				key basic_user
 				limit 100 1/d
@@ -126,6 +132,12 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 		{login("log", "root2"), 200},
 		{basic("EVE:x"), 429},
 		{basic("eva:x"), 200},
+		{login("log", "x", "log", "admin"), 429}, // of which PHP reads the last
+		{login("log", "<b>admin"), 429},
+		{basic("eve"), 429},
+		{login("member", "Ann"), 200},
+		{login("member", "x"), 429},
+		{login("member", "x", "member", "y"), 429},
 	} {
 		check.Equal(t, s.Do(test.r).Code, test.want, "%v", test.r.URL)
 	}

@@ -350,13 +350,12 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 	k, state := z.Key.own(s)
 	policy := Policy("")
 	switch {
-	case state == keyUnclear || state == keyOdd:
-		if k = (Bucket{Name: oddBucket, Limit: z.Limit}); state == keyUnclear {
-			k.Name = unclearBucket
+	case state == keyUnclear, state == keyOdd:
+		if k.Name = unclearBucket; state == keyOdd {
+			k.Name = oddBucket
 		}
-		if z.Key.Unlisted == Refuse {
-			return k, UnlistedKey, false // whom it names, nobody can list
-		}
+		n := z.Read(k.Name)
+		k.Rule, k.Limit, policy, why = n.Rule, n.Limit, n.Unlisted, UnlistedKey
 	case state != keyComplete:
 		policy, why, k.Lacking = z.Key.Missing, MissingKey, true
 		switch {

@@ -163,8 +163,13 @@ func (z *Zone) Read(name string) (n Named) {
 	if !named {
 		n.Entry = z.Key.Overrides.Named(name)
 		n.Valid = slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, n.Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
-		if (name == oddBucket || name == unclearBucket) && z.Key.Unlisted == Refuse {
-			n.Unlisted = Refuse
+		if name == unclearBucket || name == oddBucket { // of requests that may be about a key that is denied, or not listed
+			if z.Key.Overrides.Denies() {
+				n.Rule = perkey.Denied
+			}
+			if z.Key.Unlisted == Refuse {
+				n.Unlisted = Refuse
+			}
 		}
 		return n
 	}

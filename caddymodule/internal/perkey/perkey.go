@@ -69,6 +69,7 @@ type Table struct {
 	root   node
 	shared map[string]*Entry // by the names of buckets
 	limits []leakybucket.Limit
+	denies bool
 }
 
 // A node holds the entry for one run of leading parts, and the nodes behind it.
@@ -156,6 +157,7 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 	}
 	entry.Override = index
 	at.entry = entry
+	t.denies = t.denies || entry.Rule == Denied
 	if entry.Rule == Limited && !slices.Contains(t.limits, entry.Limit) {
 		t.limits = append(t.limits, entry.Limit)
 	}
@@ -272,6 +274,9 @@ func (t *Table) Named(bucket string) Entry {
 	}
 	return *t.root.entry
 }
+
+// Denies reports whether a key is denied.
+func (t *Table) Denies() bool { return t.denies }
 
 // find returns the entry that matches most leading parts, and their number.
 func (n *node) find(parts []Part) (best *Entry, depth int) {
