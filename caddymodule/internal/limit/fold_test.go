@@ -62,6 +62,9 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x%26log=a"), "@unclear"},           // rules put paths into queries
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y=1&log=a/b?x=1"), "@unclear"},   // or a part of them
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&log=b?log=a"), "@unclear"},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/log=a"), "@unclear"}, // or begin them with the path
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login/x=1/l%256Fg=a&x=1"), "@unclear"},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/log/x=1/log;x/log"), ""},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&lo&g?log=a"), "a"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login%3Flog=a"), "@unclear"}, // CodeIgniter 3, behind such rules
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y%3Flog=b?log=a"), "@unclear"},

@@ -171,15 +171,25 @@ func (s *Subject) CarriesAny() bool {
 }
 
 // queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it, and with
-// what the path has after a semicolon, where Fastify 4 begins a query, or after an & or an escaped ?. Rules such as
-// /index.php?q=$uri put that into the query, or a part of it, so it is unclear.
+// what the path has after a semicolon, where Fastify 4 begins a query, or after an & or an escaped ?, and from a
+// folder with a = on. Rules such as /index.php?q=$uri or /index.php?$1 put that into the query, or a part of it, so it
+// is unclear.
 func queryOf(u *url.URL) string {
-	query := u.RawQuery
+	query, within := u.RawQuery, u.Path
 	if _, again, twice := strings.Cut(query, "?"); twice {
 		query += "&" + again
 	}
-	if within := strings.IndexAny(u.Path, ";&?"); within >= 0 {
-		query = unclearPairs.Replace(u.Path[within:]) + "&" + query
+	if strings.Contains(within, "=") {
+		folders := strings.Split(within, "/")
+		for i, folder := range folders {
+			if name, _, pair := strings.Cut(folder, "="); pair && !strings.ContainsAny(name, ";&?") {
+				folders[i] = "&" + folder
+			}
+		}
+		within = strings.Join(folders, "/")
+	}
+	if at := strings.IndexAny(within, ";&?"); at >= 0 {
+		query = unclearPairs.Replace(within[at:]) + "&" + query
 	}
 	return query
 }
