@@ -3,7 +3,6 @@ package limit
 import (
 	"cmp"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -40,7 +39,7 @@ func foldPlain(name string) string {
 }
 
 // foldEmail also leaves out what validator.js does of addresses at some hosts: dots, and what follows a +
-// or, at Yahoo, a -.
+// or, at Yahoo, a -. The hosts of Google are one for it, and so are those of Yandex.
 func foldEmail(name string) string {
 	name = foldPlain(name)
 	local, host, is := strings.Cut(name, "@")
@@ -48,8 +47,13 @@ func foldEmail(name string) string {
 		return name
 	}
 	local, _, _ = strings.Cut(local, "+")
-	if first, _, _ := strings.Cut(host, "."); slices.Contains([]string{"yahoo", "ymail", "rocketmail"}, first) {
+	switch first, _, _ := strings.Cut(host, "."); first {
+	case "yahoo", "ymail", "rocketmail":
 		local, _, _ = strings.Cut(local, "-")
+	case "googlemail":
+		host = "gmail.com"
+	case "yandex", "ya":
+		host = "yandex.ru"
 	}
 	return strings.ReplaceAll(local, ".", "") + "@" + host
 }

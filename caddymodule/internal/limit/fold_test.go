@@ -79,6 +79,9 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field mail fold email plain", login("mail", "a.b-1-2@Yahoo.de"), "ab@yahoo.de"},
 		{"key field mail fold email plain", login("mail", "a-1@ymail.com"), "a@ymail.com"},
 		{"key field mail fold email plain", login("mail", "a.b-1+c"), "a.b-1+c"},
+		{"key field mail fold email plain", login("mail", "a.b@googlemail.com"), "ab@gmail.com"},
+		{"key field mail fold email plain", login("mail", "a@Ya.ru"), "a@yandex.ru"},
+		{"key field mail fold email plain", login("mail", "a@yandex.kz"), "a@yandex.ru"},
 		{"key field mail plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
 
 		{"key basic_user", basic("Admin:pw"), digestOf("admin")},
