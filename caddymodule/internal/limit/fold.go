@@ -29,9 +29,11 @@ func trimBlanks(name string) string {
 
 // foldPlain makes a name lower case, without the blanks around it, and writes each letter in one form
 // (NFKC), as Django does. Upper case comes first, since databases compare it: that of ı is I, and that of ſ S.
-// Names with control bytes are [oddName]: PHP's drivers of PostgreSQL end them at a NUL.
+// Names with control bytes are [oddName]: PHP's drivers of PostgreSQL end them at a NUL. So are long ones of other
+// letters than ASCII: NFKC would take milliseconds. Tokens are ASCII.
 func foldPlain(name string) string {
-	if name = trimBlanks(name); strings.ContainsFunc(name, unicode.IsControl) {
+	name = trimBlanks(name)
+	if len(name) > longestName && strings.TrimFunc(name, isASCII) != "" || strings.ContainsFunc(name, unicode.IsControl) {
 		return oddName
 	}
 	lower := strings.ToLower(strings.ToUpper(trimBlanks(norm.NFKC.String(name))))

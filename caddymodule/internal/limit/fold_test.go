@@ -47,6 +47,8 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log plain", login("log", "admin\x00x"), "@odd"},              // which PHP's drivers of PostgreSQL cut
 		{"key field log plain", login("log", "admin\x00"), "admin"},
 		{"key field mail fold email plain", login("mail", "a\x00b@example.com"), "@odd"},
+		{"key field log", login("log", strings.Repeat("\ufdfa", 300)), "@odd"}, // which take milliseconds in NFKC
+		{"key field token", login("token", strings.Repeat("a", 999)), digestOf(strings.Repeat("a", 999))},
 		{"key basic_user plain", basic("admin\x00x:pw"), "@odd"},
 		{"key field log fold wordpress plain", login("log", "иван"), "иван"},
 		{"key field log fold wordpress plain", login("log", "Мария"), "мария"},
