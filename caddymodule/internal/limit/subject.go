@@ -427,12 +427,14 @@ func (s *Subject) everyAddress(ask func() (bool, error)) (bool, error) { return 
 // MatchesAnyAddress reports whether one of the sets holds for any address of the request. Each holds for
 // a CONNECT.
 func (s *Subject) MatchesAnyAddress(sets Matchers) (bool, error) {
+	s.bound(sets)
 	return s.anyAddress(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
 // MatchesEveryAddress reports whether one of the sets holds for all addresses of the request. None
 // holds for a CONNECT.
 func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
+	s.bound(sets)
 	for _, set := range sets {
 		holds, err := s.everyAddress(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
@@ -440,6 +442,31 @@ func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// mostMatched is how many bytes of a header field header_regexp reads, of all its values. By HPACK, a
+// client repeats one for a byte, and an expression may take 200 ns for each byte.
+const mostMatched = 16 << 10
+
+// bound has a request count as a CONNECT if expressions would read more than that.
+func (s *Subject) bound(sets Matchers) {
+	for _, set := range sets {
+		for _, m := range set {
+			expressions, are := m.(*caddyhttp.MatchHeaderRE)
+			if !are {
+				continue
+			}
+			for name := range *expressions {
+				left := mostMatched
+				for _, value := range s.Request.Header[http.CanonicalHeaderKey(name)] {
+					if left -= len(value); left < 0 {
+						s.Judged = as(s.Judged, http.MethodConnect)
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // AnyMatchesEveryAddress reports whether MatchesEveryAddress holds for any of several. Matchers that
