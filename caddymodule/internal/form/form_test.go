@@ -194,7 +194,7 @@ func TestField(t *testing.T) {
 
 		{"text", "text/plain", "x=1\r\nlog=a", "unclear"},
 		{"text with escapes", "text/plain", "x=1;2&%6Co%67=a", "unclear"},
-		{"text with a semicolon", "text/plain", "x=1;%6Co%67=a", "unclear"}, // as CGI of Ruby reads it
+		{"text with a semicolon", "text/plain", "x=1;%6Co%67=a", "unclear"},               // as CGI of Ruby reads it
 		{"text with a NUL behind the name", "text/plain", "x=1&%6Co%67%00%=a", "unclear"}, // where parse_str of PHP ends it
 		{"text with brackets", "image/png", "\x01=&log%5B%5D=a", "unclear"},
 		{"JSON with pairs", jsonType, `{"x": "&log=a&"}`, "unclear"},
