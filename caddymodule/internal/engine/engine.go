@@ -36,8 +36,7 @@ type Engine struct {
 	table    *override.Table     // of Control
 	Shared   *stores.SharedStore // behind the store, if that is outside of this process
 	Exempt   limit.Matchers      // from all zones
-	blocking blockers            // zones that block
-	blockers blockers            // of these, zones whose blocks hold in all handlers
+	blocking struct{ all, everywhere blockers }
 	watchers []Watcher
 	Proxies  onceWarnings
 
@@ -162,10 +161,10 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 	e.Zones[name] = z
 	e.exemptsSome = e.exemptsSome || e.Exempt != nil || z.Exempt != nil
 	if z.Block != nil {
-		e.blocking.add(z.Zone)
+		e.blocking.all.add(z.Zone)
 	}
 	if z.BlocksEverywhere() {
-		e.blockers.add(z.Zone)
+		e.blocking.everywhere.add(z.Zone)
 	}
 	z.warn(warnings)
 	return z, nil
@@ -275,13 +274,13 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if e.Exempt != nil {
 		exempt, err = s.MatchesEveryAddress(e.Exempt)
 	}
-	if !exempt && len(e.blockers.alike) > 0 && e.AnyBlock() {
-		everywhere = e.mayBlock(&e.blockers, s)
+	if !exempt && len(e.blocking.everywhere.alike) > 0 && e.AnyBlock() {
+		everywhere = e.mayBlock(&e.blocking.everywhere, s)
 	}
 	return exempt, everywhere, err
 }
 
-// blockers are zones that block. Those that are alike find buckets of the same key for a request, since
+// blockers are zones that block, or whose blocks hold in all handlers. Those that are alike find buckets of the same key for a request, since
 // key, routes and override are the same.
 type blockers struct {
 	alike [][]*limit.Zone
@@ -309,7 +308,7 @@ func keyTells(z *limit.Zone) bool { return !z.Key.FromBody() && z.TrustDevices =
 
 // MayBlock returns the zones of which a block may hold for a request. A host may have thousands, so
 // those that are alike are asked about as one, and one by one only for clients that one has blocked.
-func (e *Engine) MayBlock(s *limit.Subject) []*limit.Zone { return e.mayBlock(&e.blocking, s) }
+func (e *Engine) MayBlock(s *limit.Subject) []*limit.Zone { return e.mayBlock(&e.blocking.all, s) }
 
 func (e *Engine) mayBlock(all *blockers, s *limit.Subject) (some []*limit.Zone) {
 	for _, zones := range all.alike {

@@ -112,24 +112,30 @@ func (f *Refusal) endCall(w http.ResponseWriter, r *http.Request) {
 type language struct {
 	Tag string // BCP 47
 
-	Title, Reason string
-	LogIns        string // the reason of a zone that refunds logins
-	Banned        string // the reason of a ban
-	Wait          string // with one %s for the time
-	Reload        string // the page will do that when the wait is over
-	Loading       string // it does
-	Resend        string // what to do about a request that the page cannot repeat
-	ResendNow     string // it is time to
-	Again         string // the text of the link that loads the page again
+	Title string
+	Never string // the title where waiting does not help
+	reasons
 
-	// Of a refusal that waiting cannot fix.
-	Never, NeverReason string
+	Wait      string // with one %s for the time
+	Reload    string // the page will do that when the wait is over
+	Loading   string // it does
+	Resend    string // what to do about a request that the page cannot repeat
+	ResendNow string // it is time to
+	Again     string // the text of the link that loads the page again
 
 	Code string // what stands before a support code
 
 	Forms [3][]string // of seconds, minutes and hours: what follows a number: one, a few, and others
 
 	tag textlanguage.Tag
+}
+
+// reasons are why requests are refused.
+type reasons struct {
+	Reason      string // there are too many
+	LogIns      string // that of a zone that refunds logins
+	Banned      string // that of a ban
+	NeverReason string // that of what waiting cannot fix
 }
 
 //go:embed languages.json
