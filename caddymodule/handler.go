@@ -82,7 +82,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // InFlight limits how many requests the upstream works on at once. A request that finds no slot
 // waits, in the order of arrival or by turns, or is refused. Its body is received before that, so
-// that no slot goes by the pace of a client, and its slot is free as soon as the upstream is done.
+// that a slow client holds no slot, and its slot is free as soon as the upstream is done.
 // A request takes one slot of a name, however often it is routed. In an error route it takes
 // one if it holds none, and never waits.
 type InFlight struct {

@@ -18,10 +18,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
-// MatchBlocked matches requests of clients that a zone with `block` has banned, or an
-// administrator at run time. After the throttle handler, it matches requests that the
-// handler found to be blocked. Before it, it matches those that the handler would block,
-// as far as this process knows. Shadow zones block nobody.
+// MatchBlocked matches requests of clients that a zone blocks, or that an administrator
+// has banned. After the throttle handler, it matches requests that the handler found to be
+// blocked. Before it, it matches those that the handler would block, as far as this
+// process knows. Shadow zones block nobody.
 type MatchBlocked struct {
 	// The zone that has blocked the client. Default: any zone. A zone that this
 	// config does not define is an error.

@@ -7,8 +7,8 @@ import (
 )
 
 // A Bucket is a single bucket in memory, for programs that need no store. It is
-// safe for concurrent use and lives by the process's monotonic clock. Its debt
-// is one capacity.
+// safe for concurrent use, and uses the process's monotonic clock. Its debt is
+// one capacity.
 type Bucket struct {
 	limit Limit
 	base  time.Time

@@ -32,7 +32,7 @@ type Limiter struct {
 	o     LimiterOptions
 }
 
-// LimiterOptions are what a [Limiter] may be told. The zero value is ready for use.
+// LimiterOptions are the options of a [Limiter]. The zero value is ready for use.
 type LimiterOptions struct {
 	// Zone keeps the buckets apart from those of other limiters of the store. It has at most
 	// 100 letters, digits, _, . and -.
@@ -302,8 +302,8 @@ var errUndecided = errors.New("waiting: the store could not be asked, and refuse
 // Settle corrects a Take once it is known what it really cost: actual, in units. What is more
 // lifts the level by up to one capacity above the limit's. What is less is given back, except
 // what has leaked meanwhile. Call it at most once for a result. A result without the store
-// needs none, and Settle changes nothing. It does not mind that ctx has ended, as that of a
-// request whose client has left: the work was done.
+// needs none, and Settle changes nothing. It works even if ctx has ended, such as that of a
+// request whose client has left.
 func (l *Limiter) Settle(ctx context.Context, key string, was Result, actual float64) error {
 	if was.Undecided || was.limit == (Limit{}) {
 		return nil

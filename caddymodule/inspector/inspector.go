@@ -34,8 +34,8 @@ func init() {
 // it. Unless it is `open`, requests without an authenticated user get status 403, so put it
 // behind `basic_auth`, another authentication, `forward_auth`, or client certificates.
 type Inspector struct {
-	// Let every user whom the page is shown to lift and set bans, limits and shadow,
-	// and empty buckets. Default: the page only shows, as an `open` one always does.
+	// Let every user of the page set and end bans, limits and shadow, and empty
+	// buckets. Default: users only look, as they always do with `open`.
 	AllowChanges bool `json:"allow_changes,omitempty"`
 
 	// Show the page to everybody who can reach it, and not only to authenticated users:

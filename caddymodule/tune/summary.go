@@ -157,7 +157,7 @@ type decidedKey struct {
 	fullest float64    // the highest level, in capacities; 0 if there is no bucket
 }
 
-// A Route is a path that has 1% of a zone's refusals, without the query.
+// A Route is a path that has at least 1% of a zone's refusals, without the query.
 type Route struct {
 	Path    string `json:"path"`
 	Refused int    `json:"refused"` // at least

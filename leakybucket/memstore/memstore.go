@@ -92,10 +92,11 @@ func New(o Options) *Store {
 	return s
 }
 
-// Take implements [leakybucket.Store]. Most charges are plain, and so are their buckets: they need
-// but the level. Of those takeOne takes one, takeFew some together, and zone.Take one of a Limiter.
-// All others go by [leakybucket.Charge.Take] in takeIn, or by [store.TakeAll] in tryMany.
+// Take implements [leakybucket.Store].
 func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	// Most charges and their buckets are plain: only the level counts. takeOne takes one of these,
+	// takeFew some together, and zone.Take one of a Limiter. All others go through
+	// leakybucket.Charge.Take in takeIn, or store.TakeAll in tryMany.
 	for i := range charges {
 		if tooLong(charges[i].Zone, charges[i].Key) {
 			return errTooLong(&charges[i])

@@ -12,8 +12,8 @@ import (
 )
 
 // Interruptible returns a store whose calls end when their contexts do, even if those of the given
-// store go on: they have copies of their arguments. What the given store may do besides, a
-// [Backend] still finds.
+// store go on: they have copies of their arguments. A [Backend] still finds the other interfaces
+// of the given store.
 func Interruptible(store leakybucket.Store) leakybucket.Store { return &interruptible{Store: store} }
 
 type interruptible struct {

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// An Observer logs and counts the outages and errors of a shared store. A
-// goroutine of the [Backend] calls it, one call at a time and with no lock held,
-// and no request waits for it, but for what counts: Errors and Unsettled are called by
-// requests, and must not block. News is dropped if no observer is attached, or if
-// a slow one lets too much of it pile up. An Observer must be comparable,
-// such as a pointer.
+// An Observer logs and counts the outages and errors of a shared store. Requests
+// call Errors and Unsettled, which must not block. A goroutine of the [Backend] calls
+// the other methods, one at a time and with no lock held, and no request waits for
+// them. These calls are dropped if no observer is attached, or if too many wait for a
+// slow one. An Observer must be comparable, such as a pointer.
 type Observer interface {
 	// Down says that an outage begins: calls failed, the last with err.
 	// Zones go by their policies until Up.

@@ -6,6 +6,6 @@
 // one. [Expiry] says when a state need no longer be kept. Package storetest holds every store
 // to the same answers; its example is a whole store.
 //
-// What a store may do besides are small interfaces, which callers ask for by type assertion:
-// [Resetter], [Lister], [Registry].
+// A store may also implement [Resetter], [Lister] and [Registry], which callers find by type
+// assertion.
 package store
