@@ -67,6 +67,7 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/log=a"), "@unclear"}, // or begin them with the path
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login/x=1/l%256Fg=a&x=1"), "@unclear"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/log/x=1/log;x/log"), ""},
+		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/R&%25/a&[b/x;log"), ""}, // of which no piece is a pair
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&lo&g?log=a"), "a"},
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/login%3Flog=a"), "@unclear"}, // CodeIgniter 3, behind such rules
 		{"key field log plain", servertest.Request(servertest.Someone, servertest.Site0+"/x&y%3Flog=b?log=a"), "@unclear"},

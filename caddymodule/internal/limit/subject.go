@@ -170,32 +170,21 @@ func (s *Subject) CarriesAny() bool {
 	return !s.empty
 }
 
-// queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it, and with
-// what the path has after a semicolon, where Fastify 4 begins a query, or after an & or an escaped ?, and from a
-// folder with a = on. Rules such as /index.php?q=$uri or /index.php?$1 put that into the query, or a part of it, so it
-// is unclear.
+// queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it, and with the
+// pairs in the path: Fastify 4 begins a query at a semicolon, and rules such as /index.php?q=$uri or /index.php?$1 put
+// the path into the query, or a part of it. They are unclear, next to semicolons. What has no = has no password.
 func queryOf(u *url.URL) string {
-	query, within := u.RawQuery, u.Path
+	query := u.RawQuery
 	if _, again, twice := strings.Cut(query, "?"); twice {
 		query += "&" + again
 	}
-	if strings.Contains(within, "=") {
-		folders := strings.Split(within, "/")
-		for i, folder := range folders {
-			if name, _, pair := strings.Cut(folder, "="); pair && !strings.ContainsAny(name, ";&?") {
-				folders[i] = "&" + folder
-			}
-		}
-		within = strings.Join(folders, "/")
-	}
-	if at := strings.IndexAny(within, ";&?"); at >= 0 {
-		query = unclearPairs.Replace(within[at:]) + "&" + query
+	if strings.Contains(u.Path, "=") {
+		pairs := strings.FieldsFunc(u.Path, func(c rune) bool { return strings.ContainsRune("/;&?", c) })
+		pairs = slices.DeleteFunc(pairs, func(piece string) bool { return !strings.Contains(piece, "=") })
+		query = ";" + strings.Join(pairs, "&;") + "&" + query
 	}
 	return query
 }
-
-// unclearPairs puts pairs next to semicolons, where not all readers split.
-var unclearPairs = strings.NewReplacer(";", "&;", "&", "&;", "?", "&;")
 
 // Form returns what the query and the body have of what a plan wants. A body that was not received
 // has nothing.
