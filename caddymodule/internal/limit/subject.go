@@ -352,13 +352,18 @@ func (s *Subject) lookUpAddresses() {
 			all = append(all, *now)
 		}
 	}
+	header, long := headerBytes(s.Request)
+	if long {
+		s.Judged = as(s.Judged, http.MethodConnect)
+		return
+	}
 	left := mostReadings
 	for _, read := range readings {
 		for i := range all {
 			other := all[i]
 			if other.Path, other.RawQuery = read(other.Path, other.RawQuery); other.Path != all[i].Path || other.RawQuery != all[i].RawQuery {
 				all = append(all, other) // whose RawPath is of another path, and counts no more
-				if left -= len(other.Path) + len(other.RawQuery) + headerBytes(s.Request)/8; left < 0 {
+				if left -= len(other.Path) + len(other.RawQuery) + header/8; left < 0 {
 					s.Judged = as(s.Judged, http.MethodConnect)
 					return
 				}
@@ -370,14 +375,22 @@ func (s *Subject) lookUpAddresses() {
 	}
 }
 
-// headerBytes returns how long the values in the header of a request are.
-func headerBytes(r *http.Request) (n int) {
-	for _, values := range r.Header {
+// mostOfField is how many bytes a header field has, in all its values, for which matchers are asked. By HPACK, a
+// client repeats a value for a byte, and an expression may take 200 ns for each byte.
+const mostOfField = 16 << 10
+
+// headerBytes returns how long the values in the header of a request are, and whether those of one field are too
+// long. One long value of Authorization, as Kerberos has, costs a client as many bytes.
+func headerBytes(r *http.Request) (all int, long bool) {
+	for name, values := range r.Header {
+		n := 0
 		for _, value := range values {
 			n += len(value)
 		}
+		all += n
+		long = long || n > mostOfField && (name != "Authorization" || len(values) > 1)
 	}
-	return n
+	return all, long
 }
 
 // ask asks with each address, as sent first, until an answer is the last. Caddy's placeholders belong
@@ -416,14 +429,12 @@ func (s *Subject) everyAddress(ask func() (bool, error)) (bool, error) { return 
 // MatchesAnyAddress reports whether one of the sets holds for any address of the request. Each holds for
 // a CONNECT.
 func (s *Subject) MatchesAnyAddress(sets Matchers) (bool, error) {
-	s.bound(sets)
 	return s.anyAddress(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
 // MatchesEveryAddress reports whether one of the sets holds for all addresses of the request. None
 // holds for a CONNECT.
 func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
-	s.bound(sets)
 	for _, set := range sets {
 		holds, err := s.everyAddress(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
@@ -431,31 +442,6 @@ func (s *Subject) MatchesEveryAddress(sets Matchers) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// mostMatched is how many bytes of a header field header_regexp reads, of all its values. By HPACK, a
-// client repeats one for a byte, and an expression may take 200 ns for each byte.
-const mostMatched = 16 << 10
-
-// bound has a request count as a CONNECT if expressions would read more than that.
-func (s *Subject) bound(sets Matchers) {
-	for _, set := range sets {
-		for _, m := range set {
-			expressions, are := m.(*caddyhttp.MatchHeaderRE)
-			if !are {
-				continue
-			}
-			for name := range *expressions {
-				left := mostMatched
-				for _, value := range s.Request.Header[http.CanonicalHeaderKey(name)] {
-					if left -= len(value); left < 0 {
-						s.Judged = as(s.Judged, http.MethodConnect)
-						return
-					}
-				}
-			}
-		}
-	}
 }
 
 // AnyMatchesEveryAddress reports whether MatchesEveryAddress holds for any of several. Matchers that
