@@ -265,13 +265,9 @@ func (k *Key) value(s *Subject, p *part) (string, missing) {
 	return "", keyLacking
 }
 
-// Names of buckets that several keys share. Clients cannot forge them, because a leading @
-// in a part is escaped.
-const (
-	SharedBucket  = "@share"   // of the policy [Share]
-	unclearBucket = "@unclear" // of forms that do not say for sure whom they are about
-	oddBucket     = "@odd"     // of names that nobody types
-)
+// SharedBucket is the name of the bucket of the policy [Share]. Clients cannot forge it, or another that several
+// keys share, because a leading @ in a part is escaped.
+const SharedBucket = "@share"
 
 // byAddress returns the name @client_ip/<address>, or that of the shared bucket if the
 // request has no address.
@@ -351,8 +347,8 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 	policy := Policy("")
 	switch {
 	case state == keyUnclear, state == keyOdd:
-		if k.Name = unclearBucket; state == keyOdd {
-			k.Name = oddBucket
+		if k.Name = perkey.Unclear; state == keyOdd {
+			k.Name = perkey.Odd
 		}
 		n := z.Read(k.Name)
 		k.Rule, k.Limit, policy, why = n.Rule, n.Limit, n.Unlisted, UnlistedKey
@@ -413,8 +409,8 @@ func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
 		return nil
 	}
 	host, typed := Host(s), z.Key.typed(s)
-	if k.Name == unclearBucket {
-		typed = unclearBucket // which may be any
+	if k.Name == perkey.Unclear {
+		typed = perkey.Unclear // which may be any
 	}
 	if !k.own || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
 		host = ""

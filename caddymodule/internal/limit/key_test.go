@@ -305,6 +305,27 @@ func TestUnlistedValues(t *testing.T) {
 	check.That(t, s.Why("@unclear").Refused, "two names: why: got them not refused")
 }
 
+// With x&name=eve, a client who is denied would name two.
+func TestWhatMayBeADeniedKeyIsDenied(t *testing.T) {
+	s := servertest.RunZone(t, "z", "key basic_user\nlimit 10 1/d", "respond ok")
+	two := []string{"Authorization", "Basic ZXZlOng=", "Authorization", "Basic eDp4"}
+	for _, test := range []struct {
+		path, body string
+		refused    bool
+	}{
+		{"limit", `{"zone": "z", "key": "bob", "limit": "20 1/d", "for": "1h"}`, false},
+		{"limit", `{"zone": "z", "key": "eve", "limit": "deny", "for": "1h"}`, true},
+		{"limit", `{"zone": "z", "key": "ann", "limit": "deny", "for": "2h"}`, true},
+		{"unlimit", `{"zone": "z", "key": "ann"}`, true},
+		{"unlimit", `{"zone": "z", "key": "eve"}`, false},
+	} {
+		s.Changes("/throttle/"+test.path, test.body)
+		got := s.Do(servertest.Request(servertest.Someone, servertest.Site0, two...)).Code
+		check.That(t, (got == http.StatusTooManyRequests) == test.refused, "%s %s: got %d, want it refused: %v", test.path, test.body, got, test.refused)
+		check.Equal(t, s.Why("@unclear").Refused, test.refused, "%s %s: why: refused", test.path, test.body)
+	}
+}
+
 // Different values are different keys, whatever they contain, and no value is a
 // fallback.
 func FuzzKey(f *testing.F) {

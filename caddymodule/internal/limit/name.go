@@ -54,7 +54,7 @@ func (z *Zone) Owned(value string) Owned {
 			continue // anybody may name an account like an address
 		}
 		segment, part, ok := z.Key.spell(&z.Key.parts[i], value)
-		if segment == oddBucket { // whatever the other parts are
+		if segment == perkey.Odd { // whatever the other parts are
 			o.Names = append(o.Names, segment)
 			continue
 		}
@@ -129,7 +129,7 @@ func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok
 	}
 	if p.fold != nil {
 		if value = cmp.Or(p.fold(value), value); value == oddName {
-			return oddBucket, part, true
+			return perkey.Odd, part, true
 		}
 	}
 	name := bucketkey.AppendPart(nil, value)
@@ -162,14 +162,9 @@ func (z *Zone) Read(name string) (n Named) {
 	parts, named := z.partsOf(name)
 	if !named {
 		n.Entry = z.Key.Overrides.Named(name)
-		n.Valid = slices.Contains([]string{SharedBucket, unclearBucket, oddBucket, n.Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
-		if name == unclearBucket || name == oddBucket { // of requests that may be about a key that is denied, or not listed
-			if z.Key.Overrides.Denies() {
-				n.Rule = perkey.Denied
-			}
-			if z.Key.Unlisted == Refuse {
-				n.Unlisted = Refuse
-			}
+		n.Valid = slices.Contains([]string{SharedBucket, perkey.Unclear, perkey.Odd, n.Bucket}, name) || strings.HasPrefix(name, "@client_ip/")
+		if perkey.MayBeAny(name) && z.Key.Unlisted == Refuse { // or one that is not listed
+			n.Unlisted = Refuse
 		}
 		return n
 	}

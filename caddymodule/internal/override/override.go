@@ -202,6 +202,7 @@ type Set struct {
 	entries map[Name]*Held
 	bans    map[netip.Prefix]*Held // those of entries
 	lengths []int                  // of the networks of bans, 4 and 6 alike, longest first
+	denials map[string]*Held       // of each zone that denies a key, the one that ends last
 }
 
 // live returns an entry, or nil if there is none or it is over.
@@ -244,10 +245,13 @@ func (s *Set) BannedAll(of netip.Prefix, now time.Time) *Held {
 }
 
 // Limit returns the override of a key, or nil. One of the key itself is stronger than
-// one of its zone.
+// one of its zone. What may be about any key is denied with one.
 func (s *Set) Limit(zone, key string, now time.Time) *Held {
 	if s == nil {
 		return nil
+	}
+	if h := s.denials[zone]; h != nil && !h.over(now) && perkey.MayBeAny(key) {
+		return h
 	}
 	return cmp.Or(s.live(Name{OfLimit, zone, key}, now), s.live(Name{Kind: OfLimit, Zone: zone}, now))
 }
@@ -288,7 +292,7 @@ func (t *Table) List(now time.Time) []*Held {
 func (t *Table) Apply(now time.Time, entries ...Entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	next := &Set{entries: make(map[Name]*Held), bans: make(map[netip.Prefix]*Held)}
+	next := &Set{entries: make(map[Name]*Held), bans: make(map[netip.Prefix]*Held), denials: make(map[string]*Held)}
 	if last := t.Load(); last != nil {
 		maps.Copy(next.entries, last.entries)
 	}
@@ -310,6 +314,9 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 		if h.Kind == OfBan {
 			next.bans[h.Network] = h
 			next.lengths = append(next.lengths, h.Network.Bits())
+		}
+		if last := next.denials[h.Zone]; h.rule == perkey.Denied && h.Key != "" && (last == nil || last.Until.Before(h.Until)) {
+			next.denials[h.Zone] = h
 		}
 	}
 	slices.SortFunc(next.lengths, func(a, b int) int { return b - a })

@@ -185,6 +185,15 @@ func (t *Table) share(o Override, entry *Entry) error {
 	return nil
 }
 
+// The buckets of requests that may be about any key. If one is denied, so are they.
+const (
+	Unclear = "@unclear" // of forms that do not say for sure whom they are about
+	Odd     = "@odd"     // of names that nobody types
+)
+
+// MayBeAny reports whether a bucket is one of these.
+func MayBeAny(bucket string) bool { return bucket == Unclear || bucket == Odd }
+
 // SharedPrefix begins the names of buckets that several keys share. No part of a key
 // can begin so.
 const SharedPrefix = "@as/"
@@ -272,11 +281,12 @@ func (t *Table) Named(bucket string) Entry {
 	if shared := t.shared[bucket]; shared != nil {
 		return *shared
 	}
-	return *t.root.entry
+	e := *t.root.entry
+	if t.denies && MayBeAny(bucket) {
+		e.Rule = Denied
+	}
+	return e
 }
-
-// Denies reports whether a key is denied.
-func (t *Table) Denies() bool { return t.denies }
 
 // find returns the entry that matches most leading parts, and their number.
 func (n *node) find(parts []Part) (best *Entry, depth int) {
