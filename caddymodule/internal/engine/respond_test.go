@@ -313,6 +313,12 @@ func TestALongAmbiguousAddressIsRefused(t *testing.T) {
 		check.Equal(t, s.Do(servertest.Request(servertest.Someone, servertest.Site0+test.target, "X", strings.Repeat("x", test.header))).Code, test.want, "%s, %.9s: status", test.zone, test.target)
 		s.Stop()
 	}
+	s := servertest.RunZone(t, "login", "match path /*\nfield pwd\nlimit 100 1/d", "respond ok")
+	for body, want := range map[string]int{"x=1": http.StatusOK, "pwd=1": http.StatusNotImplemented} {
+		r := servertest.Request(servertest.Someone, servertest.Site0+odd)
+		r.Method, r.Body, r.ContentLength = http.MethodPost, io.NopCloser(strings.NewReader(body)), int64(len(body))
+		check.Equal(t, s.Do(r).Code, want, "%s: status", body)
+	}
 }
 
 func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {

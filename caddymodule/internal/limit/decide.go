@@ -226,7 +226,7 @@ func (a *evaluation) claimOf(z *Zone) error {
 // claimFor adds the claim of a zone that concerns the request, unless it must wait for the body.
 func (a *evaluation) claimFor(z *Zone) (err error) {
 	waits := !a.received && a.HasBody()
-	if waits && z.ReadsFields() && a.Judged.Method != http.MethodConnect { // which is refused anyway
+	if waits && z.ReadsFields() && judged(a.Request).Method != http.MethodConnect { // that is refused anyway
 		a.later = append(a.later, z)
 		return nil
 	}
