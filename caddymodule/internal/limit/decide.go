@@ -234,6 +234,9 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject)
+	if z.TrustDevices != nil || z.Key.FromBody() {
+		record.Of(a.Request).Name(z.account(&a.Subject, &k))
+	}
 	if a.Judged.Method == http.MethodConnect {
 		why, skip = Connect, false
 	}
@@ -286,7 +289,7 @@ func (a *evaluation) complete(o *Outcome, k *Bucket) {
 	z := o.Zone
 	if z.TrustDevices != nil {
 		o.device = z.deviceClient(&a.Subject, k)
-		o.device.note(record.Of(a.Request))
+		o.device.noted = record.Of(a.Request)
 		o.Key = deviceKey(k.Name, o.device)
 	}
 	if z.Block != nil {

@@ -401,6 +401,14 @@ func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
 	return c, true
 }
 
+// account returns the account that a request names, as it was typed. An unclear one may be any.
+func (z *Zone) account(s *Subject, k *Bucket) string {
+	if k.Name == perkey.Unclear {
+		return k.Name
+	}
+	return z.Key.typed(s)
+}
+
 // deviceClient returns what device cookies tell of a request, or nil if the zone trusts no devices. No
 // device is known of a request that names no account, or that a page of another site has a browser send,
 // which could use up the device's bucket, or have its cookie replaced.
@@ -408,14 +416,11 @@ func (z *Zone) deviceClient(s *Subject, k *Bucket) *deviceClient {
 	if z.TrustDevices == nil {
 		return nil
 	}
-	host, typed := Host(s), z.Key.typed(s)
-	if k.Name == perkey.Unclear {
-		typed = perkey.Unclear // which may be any
-	}
+	host := Host(s)
 	if !k.own || s.Request.Header.Get("Sec-Fetch-Site") == "cross-site" {
 		host = ""
 	}
-	return z.TrustDevices.client(s.Request, host, k.Name, typed, time.Now())
+	return z.TrustDevices.client(s.Request, host, k.Name, z.account(s, k), time.Now())
 }
 
 // deviceKey returns the key of a client's device, or that of the account if no device is

@@ -107,13 +107,6 @@ type deviceClient struct {
 	noted  *record.Record
 }
 
-// note notes in the request's record whom it names. Whoever logs in to one by one form may send the fields of another
-// form, too, with somebody else's name, so a request that names two accounts, in whatever handlers, earns no device.
-func (c *deviceClient) note(noted *record.Record) {
-	noted.Several = noted.Several || c.typed != "" && noted.Account != "" && c.typed != noted.Account
-	c.noted, noted.Account = noted, cmp.Or(c.typed, noted.Account)
-}
-
 // phpNames writes the names of cookies and parameters as PHP does.
 var phpNames = strings.NewReplacer(".", "_", " ", "_", "[", "_")
 

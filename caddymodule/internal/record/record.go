@@ -3,6 +3,7 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -23,8 +24,8 @@ type Record struct {
 	Charged []string
 	charged [4]string // room for the first of them
 
-	// Account is whom the request names to zones that trust devices, if it names anybody. Several says
-	// that it names, or may name, several.
+	// Account is whom the request names to zones with a key by field, or that trust devices, if it names
+	// anybody. Several says that it names, or may name, several.
 	Account string
 	Several bool
 
@@ -63,6 +64,13 @@ func Of(r *http.Request) *Record {
 func (record *Record) Begin() *Record {
 	record.Charged, record.Slots = record.charged[:0], record.room[:0]
 	return record
+}
+
+// Name notes whom the request names, or "". Whoever logs in by one form may send the fields of another form, too,
+// with somebody else's name.
+func (record *Record) Name(account string) {
+	record.Several = record.Several || account != "" && record.Account != "" && account != record.Account
+	record.Account = cmp.Or(account, record.Account)
 }
 
 // Share puts the record into the variables of its request, where [In] finds it.
