@@ -34,19 +34,24 @@ type blocks struct {
 }
 
 // find returns the block of a charge's bucket, as a probe of the bucket would: one of this
-// node's own, or one that was reported since an instant.
+// node's own, or one that was reported since an instant. BlockedUntil is 0 if there is none.
 func (b *blocks) find(c *leakybucket.Charge, since leakybucket.Instant) (d leakybucket.Decision) {
 	if c.Block == nil || !b.may(c.Zone, c.Key) {
 		return d
 	}
-	state, now := b.local.State(c), b.local.Now()
-	if copied := b.reported.State(c); copied.BlockedUntil > state.BlockedUntil && copied.At >= since {
-		state = copied
-	}
-	if state.BlockedUntil > now {
-		d = leakybucket.Decision{Level: c.Limit.Level(state, now), At: now, BlockedUntil: state.BlockedUntil, Step: state.Step}
-	}
+	state, probe := b.state(c, since), *c
+	probe.Cost, probe.Probe = -1, true
+	probe.Take(&state, b.local.Now(), &d) // a reload may have made the block shorter
 	return d
+}
+
+// state returns that of the copies of a bucket which is blocked for longer.
+func (b *blocks) state(c *leakybucket.Charge, since leakybucket.Instant) leakybucket.State {
+	state := b.local.State(c)
+	if copied := b.reported.State(c); copied.BlockedUntil > state.BlockedUntil && copied.At >= since {
+		return copied
+	}
+	return state
 }
 
 // may reports, without a lock, whether a block may be found.
@@ -132,12 +137,12 @@ func refuse(found, decisions []leakybucket.Decision) {
 	}
 }
 
-// mark blocks the buckets of a listing that find does.
+// mark blocks the buckets of a listing of which this node knows blocks. How long they may be, the lister knows.
 func (b *blocks) mark(some []store.Entry, of store.Filter, since leakybucket.Instant) {
 	for i := range some {
-		e := &some[i]
-		if d := b.find(&leakybucket.Charge{Zone: of.Zone, Key: e.Key, Shadow: of.Shadow, Block: new(leakybucket.Ladder)}, since); d.BlockedUntil != 0 {
-			e.State.BlockedUntil, e.State.Step = e.Now.Add(d.BlockedUntil.Sub(d.At)), d.Step
+		e, now := &some[i], b.local.Now()
+		if known := b.state(&leakybucket.Charge{Zone: of.Zone, Key: e.Key, Shadow: of.Shadow}, since); known.BlockedUntil > now {
+			e.State.BlockedUntil, e.State.Step = e.Now.Add(known.BlockedUntil.Sub(now)), known.Step
 		}
 	}
 }

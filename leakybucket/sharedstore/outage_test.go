@@ -206,6 +206,14 @@ func TestBlocks(t *testing.T) {
 		time.Sleep(length)
 		n.wantAdmitted(5, blocked(3), 3)
 	})
+	onNode(t, "is shortened by a reload", Options{}, func(t *testing.T, n *node) {
+		n.remote.down.Store(true)
+		n.wantAdmitted(5, blocked(3), 3)
+		n.recover()
+		shorter := blocked(3)
+		shorter.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute}}
+		n.wantAdmitted(3, shorter, 3)
+	})
 	onNode(t, "begins in shadow", Options{}, func(t *testing.T, n *node) {
 		n.remote.down.Store(true)
 		watched, enforced := blocked(1), hourly(9, 1)
