@@ -438,13 +438,13 @@ func (c *Copy) put(some []*record) (taken bool) {
 		c.pollAgain()
 		return true
 	}
-	if c.seen = last; len(some) > 1 {
-		c.seen = unread // it may have taken a part of them
-	}
 	now := time.Now()
-	if last == before && slices.ContainsFunc(some, func(k *record) bool { return k.Until.After(now) }) {
+	switch c.seen = last; {
+	case last == before && slices.ContainsFunc(some, func(k *record) bool { return k.Until.After(now) }):
 		c.failed(errNotTaken)
 		return false
+	case len(some) > 1:
+		c.seen = unread // it may have taken a part of them
 	}
 	for _, k := range some {
 		k.synced = true

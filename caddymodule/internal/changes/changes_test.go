@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,7 @@ type link struct {
 	cut   bool
 	deaf  bool // calls are executed, and their answers lost
 	calls int
+	reads atomic.Int64 // of all texts
 }
 
 var errCut = errors.New("connection refused")
@@ -141,6 +143,7 @@ func (l *link) Texts(ctx context.Context, seen int64) (store.Texts, error) {
 	err := l.call(ctx, func() {
 		l.expire()
 		if all.Last = l.last; seen != l.last {
+			l.reads.Add(1)
 			all.Texts, all.Count = slices.Collect(maps.Values(l.texts)), len(l.texts)
 			all.Texts = all.Texts[:min(all.Count, store.MostTexts)]
 		}
@@ -365,6 +368,9 @@ func TestClockAhead(t *testing.T) {
 		want(t, n[1:], other, "alice")
 		state := n[0].State()
 		check.That(t, state.Pending == 1+mostPut && state.Error != "", "got %+v, want all others pending, and why", state)
+		before := n[0].link.reads.Load()
+		time.Sleep(time.Minute)
+		check.Equal(t, n[0].link.reads.Load()-before, 0, "how often all texts were read in a minute without a change")
 		s.restore(s.backup(), 0)
 		time.Sleep(agreed)
 		want(t, n, robber, "alice")
