@@ -34,7 +34,8 @@ type RefusalLog struct {
 	mu      sync.Mutex
 	timer   *time.Timer // nil if nothing was refused lately
 	since   time.Time
-	blocked int // blocks since then
+	blocked int  // blocks since then
+	flushed bool // the config has ended
 }
 
 // Note counts a refusal.
@@ -52,7 +53,9 @@ func (l *RefusalLog) begin() {
 	if l.timer == nil {
 		l.since = time.Now()
 		l.timer = time.AfterFunc(summaryEvery, l.tick)
-		l.Logger.Info(l.Begins)
+		if !l.flushed { // else the next config has begun
+			l.Logger.Info(l.Begins)
+		}
 	}
 }
 
@@ -76,11 +79,12 @@ func (l *RefusalLog) tick() {
 	}
 }
 
-// Flush logs a summary of the refusals since the last one.
+// Flush logs a summary of the refusals since the last one, as the config ends. Requests of it that still
+// wait may be refused later: summaries tell of them.
 func (l *RefusalLog) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer != nil {
+	if l.flushed = true; l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
 	}

@@ -106,7 +106,6 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		l, lines := refusalLogOf()
-		l.Flush()
 		l.Note("a")
 		l.Note("b")
 		until(start, 10*time.Second)
@@ -119,7 +118,6 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 		want := []told{
 			{0, begins, 0, 0},
 			{10 * time.Second, goesOn, 2, 2},
-			{20 * time.Second, begins, 0, 0},
 			{80 * time.Second, goesOn, 1, 1},
 		}
 		check.Slices(t, lines(), want)
