@@ -18,7 +18,7 @@ const (
 	DefaultSnapshotInterval = 30 * time.Second
 
 	shedEvery = time.Minute
-	patience  = 4 * time.Second // at the end: Caddy's unit for systemd allows 5
+	patience  = 4 * time.Second // with the disk: at the end Caddy's unit for systemd allows 5
 )
 
 // A MemoryUse is what a config wants of the process's memory.
@@ -106,17 +106,9 @@ func (m *Memory) Destruct() error {
 	return nil
 }
 
-// end saves for the last time, and gives up the file. A disk that hangs must not keep the process from
-// ending: after so long, it goes on in the background.
+// end saves for the last time, and gives up the file.
 func (m *Memory) end(wait time.Duration) {
-	logger, ended := zap.NewNop(), make(chan struct{})
-	m.mu.Lock()
-	if m.last != nil {
-		logger = m.last.Logger.With(zap.String("file", m.last.Snapshot))
-	}
-	m.mu.Unlock()
-	go func() {
-		defer close(ended)
+	m.bounded(wait, func() {
 		m.Save()
 		m.writing.Lock()
 		defer m.writing.Unlock()
@@ -124,11 +116,26 @@ func (m *Memory) end(wait time.Duration) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.last, m.file = nil, nil // the file may be another's by now
+	})
+}
+
+// bounded does what may take as long as the disk hangs, which must keep neither a reload nor the process
+// from ending: after so long, it goes on in the background.
+func (m *Memory) bounded(wait time.Duration, do func()) {
+	logger, done := zap.NewNop(), make(chan struct{})
+	m.mu.Lock()
+	if m.last != nil {
+		logger = m.last.Logger.With(zap.String("file", m.last.Snapshot))
+	}
+	m.mu.Unlock()
+	go func() {
+		defer close(done)
+		do()
 	}()
 	select {
-	case <-ended:
+	case <-done:
 	case <-time.After(wait):
-		logger.Error("the disk hangs, so the last snapshot is not waited for: a restart begins with an older one", zap.Duration("waited", wait))
+		logger.Error("the disk hangs, so the snapshot is not waited for: a restart may begin with an older one", zap.Duration("waited", wait))
 	}
 }
 
@@ -137,26 +144,39 @@ const unsaved = math.MaxUint64
 
 // Use keeps at most so many buckets, and saves them as a config wants it that has started. The first
 // one reads its file: later ones find buckets that are newer than any file.
-func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
+func (m *Memory) Use(config *MemoryUse, maxBuckets int) { m.use(config, maxBuckets, patience) }
+
+func (m *Memory) use(config *MemoryUse, maxBuckets int, wait time.Duration) {
 	m.mu.Lock()
 	m.SetMaxBuckets(maxBuckets)
 	last := m.last
-	if last != nil && last.Snapshot == config.Snapshot && m.file != nil {
-		if m.last = config; last.Every != config.Every { // else reloads would put the next save off
-			m.timer.Reset(config.Every)
-		}
-		m.mu.Unlock()
-		return
+	same := last != nil && last.Snapshot == config.Snapshot && m.file != nil
+	if m.last = config; !same || last.Every != config.Every { // else reloads would put the next save off
+		m.timer.Reset(config.Every)
 	}
 	m.mu.Unlock()
+	switch {
+	case last == nil:
+		m.reopen(true) // no request may come before the buckets
+	case !same:
+		m.bounded(wait, func() { m.reopen(false) })
+	}
+}
+
+// reopen changes to the file that the newest config wants by now.
+func (m *Memory) reopen(restores bool) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	m.file.Close() // which only those use who hold writing
-	file, saved := m.open(config, last == nil)
+	m.mu.Lock()
+	config, former := m.last, m.file
+	m.mu.Unlock()
+	if config == nil {
+		return // all have left meanwhile
+	}
+	former.Close()
+	file, saved := m.open(config, restores)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = config
-	m.timer.Reset(config.Every)
 	m.file, m.fresh, m.saved, m.failing = file, time.Now(), saved, false
 }
 
