@@ -65,8 +65,13 @@ func ConnectStore(name string, options []string, open func(report func(error)) (
 		}
 		s.OnCall(func(took time.Duration) { telemetry.StoreSeconds.WithLabelValues(name).Observe(took.Seconds()) })
 		s.close = sync.OnceFunc(func() {
-			s.Close()
-			_ = Leave(MemoryKey)
+			_ = Leave(MemoryKey) // first, since it may save the buckets
+			closed := make(chan struct{})
+			go func() { s.Close(); close(closed) }()
+			select {
+			case <-closed:
+			case <-time.After(closing):
+			}
 		})
 		return s, nil
 	})
@@ -75,6 +80,10 @@ func ConnectStore(name string, options []string, open func(report func(error)) (
 	}
 	return store.(*SharedStore), nil
 }
+
+// closing is how long the end of a config waits for the store. It may take a server that hangs 15 s to close
+// a connection, and Caddy's unit for systemd allows 5.
+const closing = time.Second
 
 // left is a bit of SharedStore.users, which no number of users reaches: no config has the store.
 const left = 1 << 62
@@ -91,7 +100,7 @@ func (s *SharedStore) Release() {
 }
 
 // Destruct implements caddy.Destructor. It closes the store, unless requests still use it: then
-// the last one does. Caddy may exit next, so it waits until settlements have ended.
+// the last one does. Caddy may exit next, so it waits until settlements have ended, but not for long.
 func (s *SharedStore) Destruct() error {
 	if s.users.Or(left) == 0 {
 		s.close()

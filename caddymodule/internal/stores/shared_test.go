@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -13,9 +14,13 @@ import (
 type closable struct {
 	*memstore.Store
 	closed atomic.Int32
+	takes  time.Duration
 }
 
-func (c *closable) Close() { c.closed.Add(1) }
+func (c *closable) Close() {
+	time.Sleep(c.takes)
+	c.closed.Add(1)
+}
 
 func TestASharedStoreIsClosedByItsLastRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -45,5 +50,10 @@ func TestASharedStoreIsClosedByItsLastRequest(t *testing.T) {
 		s = check.Must(ConnectStore("test", []string{"idle"}, func(func(error)) (leakybucket.Store, error) { return idle, nil }))(t)
 		_ = s.Leave()
 		check.Equal(t, idle.closed.Load(), 1, "left by its last config, which may be all that is done before Caddy exits: times it was closed")
+		hangs, began := &closable{Store: remote.Store, takes: 15 * time.Second}, time.Now()
+		s = check.Must(ConnectStore("test", []string{"hangs"}, func(func(error)) (leakybucket.Store, error) { return hangs, nil }))(t)
+		_ = s.Leave()
+		check.Equal(t, time.Since(began), closing, "how long the end waits for connections to a server that hangs")
+		time.Sleep(hangs.takes)
 	})
 }
