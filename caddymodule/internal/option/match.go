@@ -191,7 +191,7 @@ func CheckVariable(text string) error {
 }
 
 // ErrAsksThrottle is the error of a matcher that would ask the zone it is for.
-var ErrAsksThrottle = errors.New("throttle_blocked and {http.throttle.*} cannot be used inside throttle: use them outside, among the site's own matchers")
+var ErrAsksThrottle = errors.New("throttle_blocked and {http.throttle.*} cannot be used inside throttle or in_flight: use them in the matchers of other directives")
 
 // Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a
 // request by the method that it sends. checkMethods refuses the ways to ask for
