@@ -441,10 +441,12 @@ func TestCutOff(t *testing.T) {
 		want(t, n, robber, "nobody")
 		want(t, n, other, "nobody")
 		time.Sleep(7*time.Hour + keptLonger/2)
+		synctest.Wait()
 		for i, one := range n {
 			check.Equal(t, len(one.records), 1, "records that node %d keeps beyond their end, as a clock may be behind", i)
 		}
 		time.Sleep(keptLonger)
+		synctest.Wait()
 		for i, one := range n {
 			check.Equal(t, len(one.records), 0, "records that node %d keeps after all ends", i)
 		}
