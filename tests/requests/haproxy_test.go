@@ -15,8 +15,8 @@ import (
 )
 
 // TestWeRefuseAsHAProxysStickTablesDo sends the same requests to HAProxy with the block of
-// the page about migrating, and to throttle with the zones beside it. Both refuse what is
-// above a burst.
+// the page about migrating, and to throttle with the Caddyfile for nginx, changed as the page
+// says. Both refuse what is above a burst.
 func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 	t.Parallel()
 	system.Need(t, "haproxy", "/usr/sbin/haproxy")
@@ -27,11 +27,17 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 		}
 	})
 	haproxy, ours := servertest.FreePort(t), servertest.FreePort(t)
-	change := strings.NewReplacer(
-		":443 ssl crt /etc/haproxy/example.pem", fmt.Sprint("127.0.0.1:", haproxy),
-		"example.com {", fmt.Sprintf("http://:%d {", ours), "127.0.0.1:8080", upstream.Address)
-	system.StartHAProxy(t, haproxy, "defaults\n\tmode http\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s\n"+change.Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "haproxy")))
-	system.StartCaddy(t, system.Config{Sites: change.Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "caddyfile"))})
+	block := strings.NewReplacer(":443 ssl crt /etc/haproxy/example.pem", fmt.Sprint("127.0.0.1:", haproxy), "127.0.0.1:8080", upstream.Address).
+		Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "haproxy"))
+	system.StartHAProxy(t, haproxy, "defaults\n\tmode http\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s\n"+block)
+	zones := system.SectionCode(t, "comparison.md", "### From nginx", "caddyfile")
+	for before, after := range map[string]string{
+		"limit 60 2/s": "limit 60 60/10s", "path /wp-login.php*": "{\npath /wp-login.php*\nmethod POST\n}", "refusal status 503": "",
+	} {
+		check.Assume(t, strings.Contains(zones, before), "got no %q in the Caddyfile for nginx", before)
+		zones = strings.Replace(zones, before, after, 1)
+	}
+	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", ours, zones, upstream.Address)})
 	limiters := map[string]string{"HAProxy": fmt.Sprint("http://127.0.0.1:", haproxy), "throttle": fmt.Sprint("http://127.0.0.1:", ours)}
 
 	// count returns how many of n requests were admitted by each, one after the other.
