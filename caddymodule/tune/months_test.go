@@ -241,8 +241,8 @@ func TestTheLimitFoundInAMonthHoldsInIt(t *testing.T) {
 		t.Logf("month %d, %s: limit %v %s: %s", seed, site.name, best.Capacity, best.Leak, tried[1])
 	}
 	t.Logf("%d of %d people were taken for robots, and %d of %d others for people", wrongPeople, people, wrongOthers, others)
-	if wrongPeople*100 > people || wrongOthers*100 > others {
-		t.Errorf("got %d of %d people and %d of %d others taken for what they are not, want one in 100 at most", wrongPeople, people, wrongOthers, others)
+	if wrongPeople*100 > max(people, 100) || wrongOthers*100 > max(others, 100) { // in two months are few others
+		t.Errorf("got %d of %d people and %d of %d others taken for what they are not, want one in 100 at most, or one", wrongPeople, people, wrongOthers, others)
 	}
 	check.That(t, withheld <= 1, "got no limit in %d months, want one in most", withheld)
 }
