@@ -334,12 +334,15 @@ if ! go_is_here; then
 	exit 1
 fi
 # What tests leave, even those that were killed, goes with this run. The folder has the same name
-# each time, or Go would run all tests again. No core file may fill the disk.
+# each time, or Go would run all tests again, but for a run beside another one. No core file may
+# fill the disk.
 TMPDIR=${TMPDIR:-/tmp}/throttle-$(pwd | cksum | cut -d' ' -f1)
+if [[ -e $TMPDIR/run ]] && kill -0 "$(<"$TMPDIR/run")" 2>/dev/null; then TMPDIR+=-$$; fi
 export TMPDIR
 trap 'allow_autostart; rm -rf "$TMPDIR"' EXIT
 mkdir -p "$TMPDIR"
 chmod 1777 "$TMPDIR" # for php-fpm and PostgreSQL
+echo $$ >"$TMPDIR/run"
 if (($(df -Pk "$TMPDIR" | awk 'NR == 2 { print $4 }') < 2000000)); then
 	echo "tests/run.sh: less than 2 GB are free below $TMPDIR, which tests need: set TMPDIR to a folder with room" >&2
 	exit 1
