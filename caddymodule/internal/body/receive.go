@@ -245,6 +245,21 @@ func (b *begun) Close() error {
 	return b.client.Close()
 }
 
+// Rest leaves a request without a body if an upstream has read the one that was received. An error route
+// that asks another upstream would announce a length that it cannot send.
+func Rest(r *http.Request) {
+	b := Of(r)
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.spool.Empty() {
+		r.Body, r.ContentLength = http.NoBody, 0
+		r.Header["Content-Length"] = []string{"0"} // which FastCGI is told
+	}
+}
+
 // None reports whether a request has no body.
 func None(r *http.Request) bool {
 	return r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0

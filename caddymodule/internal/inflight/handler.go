@@ -265,8 +265,11 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 		defer func() { v.record.Client = nil }()
 	}
 	err = new(call.Call).Serve(w, v.r, next, v, within)
-	if err != nil && caddyhttp.GetVar(v.r.Context(), verdictVar) == nil {
-		v.publish() // else a handler within has refused it, or let it wait
+	if err != nil {
+		body.Rest(v.r)
+		if caddyhttp.GetVar(v.r.Context(), verdictVar) == nil {
+			v.publish() // else a handler within has refused it, or let it wait
+		}
 	}
 	switch {
 	case err == nil:

@@ -540,6 +540,30 @@ func TestRefusalToErrorRoute(t *testing.T) {
 	})
 }
 
+// TestErrorRouteAfterTheBody: once an upstream has read the body, an error route has none, nor its length.
+func TestErrorRouteAfterTheBody(t *testing.T) {
+	for _, directive := range []string{"in_flight php 9", "throttle {\nzone login {\nfield password\nlimit 9 1/s\n}\n}"} {
+		for _, read := range []int64{0, 10} {
+			s := servertest.NewFuncSite(t, directive+"\nsettle_upstream\n}\nhandle_errors {\nroute {\nsettle_upstream\n}")
+			s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+				if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+					_, _ = io.CopyN(io.Discard, r.Body, read)
+					return caddyhttp.Error(http.StatusBadGateway, io.EOF)
+				}
+				rest, err := io.ReadAll(r.Body)
+				check.That(t, err == nil && int64(len(rest)) == 10-read && r.ContentLength == 10-read && r.Header.Get("Content-Length") == fmt.Sprint(10-read),
+					"%s: got %q, %v and the lengths %d and %v, want the other %d bytes", directive, rest, err, r.ContentLength, r.Header["Content-Length"], 10-read)
+				w.WriteHeader(http.StatusTeapot)
+				return nil
+			}
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader("password=x"))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			s.ServeHTTP(w, r)
+			check.Equal(t, w.Code, http.StatusTeapot, "%s: the error route", directive)
+		}
+	}
+}
+
 // What stands after errorRoute in the directives of newErrorSite is in its error route.
 const errorRoute = "\nsettle_upstream\n}\nhandle_errors {\nroute {\n"
 
