@@ -71,7 +71,7 @@ func (b session) wantMember(zone, target string) {
 		b.T.Errorf("got %v requests of members, want %v", got, before+1)
 	}
 	openSession(b.Trial, "203.0.113.99", "a=b").opens("GET", "/", "")
-	copied := openSession(b.Trial, "203.0.113.98", "__Host-throttle-"+zone+"="+b.cookies["__Host-throttle-"+zone])
+	copied := openSession(b.Trial, "203.0.113.98", "__Host-throttle-pass-"+zone+"="+b.cookies["__Host-throttle-pass-"+zone])
 	copied.opens("GET", "/", "")
 	if got := members(); got != before+1 {
 		b.T.Errorf("got %v requests of members, want no others", got)
@@ -85,11 +85,11 @@ func (b session) wantMember(zone, target string) {
 // its pass is still good.
 func (b session) wantNoMemberAfter(zone string, logOut func() system.Answer) {
 	b.T.Helper()
-	old := b.cookies["__Host-throttle-"+zone]
+	old := b.cookies["__Host-throttle-pass-"+zone]
 	if a := logOut(); a.Status/100 != 2 && a.Status/100 != 3 {
 		b.T.Fatalf("got %d, want a log-out", a.Status)
 	}
-	b.cookies["__Host-throttle-"+zone] = old
+	b.cookies["__Host-throttle-pass-"+zone] = old
 	members := func() float64 {
 		return b.Metric(b.T, "caddy_throttle_requests_total", `zone="`+zone+`"`, `rank="member"`)
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -150,7 +149,6 @@ func (f *InFlight) Compile(bounds *Buffer) (*InFlightRule, error) {
 	r.SlotKey, wrongKey = compileSlotKey("key", f.Key)
 	r.ShareKey, wrongShare = compileSlotKey("share", f.Share)
 	onlyText := f.Shares() && !slices.ContainsFunc(f.Share, func(k limit.KeySource) bool { return k.Source != "text" })
-	device, named := strings.CutPrefix(f.Name, "device-")
 	for i := range f.Rank {
 		wrongRank = cmp.Or(wrongRank, option.About("rank", i, f.Rank[i].check(f.Shares(), f.SendsPasses())))
 	}
@@ -167,7 +165,6 @@ func (f *InFlight) Compile(bounds *Buffer) (*InFlightRule, error) {
 		wrongShare,
 		option.Among("pass", f.Pass, option.Off),
 		option.Refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
-		option.Refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
 		wrongRank,
 		option.CheckFree("exempt", f.Exempt),
 		option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free"),

@@ -84,7 +84,7 @@ func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 }
 
 func TestOurOwnCookiesAreNoLogIn(t *testing.T) {
-	for _, name := range []string{OwnPrefix + "device-login", "__Host-throttle-php"} {
+	for _, name := range []string{OwnPrefix + "device-login", "__Host-throttle-pass-php"} {
 		check.That(t, !Sets("__Host-*", []string{name + "=a; path=/"}, now), "got %s taken for a login", name)
 	}
 }

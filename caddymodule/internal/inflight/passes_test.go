@@ -73,7 +73,7 @@ func (p *person) keeps(v *servertest.Visit) (retry time.Duration) {
 	return time.Duration(seconds) * time.Second
 }
 
-const passOf = "__Host-throttle-php"
+const passOf = "__Host-throttle-pass-php"
 
 // rankOf returns with which rank the person is served at once, and keeps its cookies if that is over.
 func (p *person) rankOf(t *testing.T, target string) (rank string) {

@@ -36,7 +36,7 @@ const (
 
 // CookieName returns the name of a zone's pass. The prefix makes browsers refuse it
 // from other hosts and over plain HTTP.
-func CookieName(zone string) string { return cookie.OwnPrefix + zone }
+func CookieName(zone string) string { return cookie.OwnPrefix + "pass-" + zone }
 
 // An ID is what a pass is known by. That of a member is derived from the account, so
 // that an account has one, however often it logs in.

@@ -157,7 +157,7 @@ func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	c, header := z.Client(request(), host, now), make(http.Header)
 	c.Refused(header, now, 5*time.Second, netip.Addr{})
 	line := header.Get("Set-Cookie")
-	for _, want := range []string{"__Host-throttle-php=", "; Path=/", "; Max-Age=86400", "; HttpOnly", "; Secure", "; SameSite=Lax"} {
+	for _, want := range []string{"__Host-throttle-pass-php=", "; Path=/", "; Max-Age=86400", "; HttpOnly", "; Secure", "; SameSite=Lax"} {
 		check.Contains(t, line, want)
 	}
 	check.That(t, !strings.Contains(line, "Domain") && len(line) <= 250, "got %s, want no domain, and a short cookie", line)
@@ -441,7 +441,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
 	z := &Issuer{Name: "php", Keys: new(signer.Ring), Issued: []string{"sid"}}
-	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
+	c, header := z.Client(request("__Host-throttle-pass-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
 	check.That(t, c.Rank() == fairqueue.First && c.Refused(header, now, 0, netip.Addr{}) == None && len(header) == 0, "got %v and %v", c.Rank(), header)
 }
 
@@ -451,7 +451,7 @@ func FuzzClient(f *testing.F) {
 	member := loggedIn(f, z, now, wordpress)
 	f.Add(pass, "", int64(0))
 	f.Add(member, "a=b", int64(5))
-	f.Add("__Host-throttle-php=", ";;__Host-throttle-php", int64(-5))
+	f.Add("__Host-throttle-pass-php=", ";;__Host-throttle-pass-php", int64(-5))
 	f.Fuzz(func(t *testing.T, a, b string, seconds int64) {
 		at := now.Add(time.Duration(seconds%(1<<30)) * time.Second)
 		r := request(a, b)
@@ -533,7 +533,7 @@ func TestAFirstRefusalIsNotRemembered(t *testing.T) {
 	z := node(t, new(storage))
 	for range 100 {
 		refused(t, z, now, 5*time.Second)
-		refused(t, z, now, 5*time.Second, "__Host-throttle-php=made-up")
+		refused(t, z, now, 5*time.Second, "__Host-throttle-pass-php=made-up")
 	}
 	check.Equal(t, z.Memory.moved.Len(), 0, "entries")
 }
