@@ -339,7 +339,7 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	const digest = `match header_regexp Authorization (?i)^[\S\t]*(basic|digest)`
 	const inPath = "path */username/* */password/*"
-	const paths = "path */xmlrpc* *jsonrpc* */api/soap* *soap.php* *rest.php* */graphql* */batch*"
+	const paths = "path */xmlrpc* *jsonrpc* */api/soap* *soap.php* *rest.php* */graphql* */batch* */ClientLogin* */fever*"
 	for _, c := range []struct {
 		name, line, zone, target, body string
 		header                         []string
@@ -363,6 +363,8 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 			"as JSON in a form, at SuiteCRM", paths, "field password", "/service/v4_1/rest.php",
 			`method=login&input_type=JSON&rest_data={"user_auth":{"user_name":"alice","password":"wrong"}}`, nil, 0,
 		},
+		{"at Google Reader's API, as in Miniflux and FreshRSS", paths, "field password", "/api/greader.php/accounts/ClientLogin", "Email=alice&Passwd=wrong", nil, 0},
+		{"at Fever's API, as in Miniflux and FreshRSS", paths, "field password", "/fever/?api", "api_key=00000000000000000000000000000000", nil, 0},
 		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
 		{"by HTTP Digest", digest, digest + "\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
