@@ -366,6 +366,7 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 		{"at Google Reader's API, as in Miniflux and FreshRSS", paths, "field password", "/api/greader.php/accounts/ClientLogin", "Email=alice&Passwd=wrong", nil, 0},
 		{"at Fever's API, as in Miniflux and FreshRSS", paths, "field password", "/fever/?api", "api_key=00000000000000000000000000000000", nil, 0},
 		{"of other names each time", "match path /front/login.php*", "match path /front/login.php*", "/front/login.php/x", "fielda6923=alice&fieldb6923=wrong", nil, 5},
+		{"by HTTP Basic where wrong ones get 200, as at DAViCal", "not path /caldav.php*", digest + "\nsettle status 401 1 after", "/admin.php", "", []string{"Authorization", "Basic YWxpY2U6d3Jvbmc="}, 0},
 		{"by HTTP Digest", digest, digest + "\nsettle status 200 1 after", "/dav.php", "", []string{"Authorization", `Digest username="alice", response="wrong"`}, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -374,7 +375,7 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 			check.Assume(t, strings.Contains(pages, c.line), "got no %s on the pages", c.line)
 			closed := ""
 			if c.want == 0 {
-				closed = "@closed " + c.line + "\nrespond @closed 403\n"
+				closed = "@closed {\n" + c.line + "\n}\nrespond @closed 403\n"
 			}
 			s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\n"+closed+"throttle {\nzone login {\n"+c.zone+"\nlimit 5 30/h\n}\n}\nrespond ok\n}\n")
 			got := statusesOf(s, 12, func(int) system.Request {
