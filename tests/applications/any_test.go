@@ -318,6 +318,8 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 		{"Drupal", "/user/login?_wrapper_format=drupal_modal", "form_id=user_login_form&name=alice&pass=wrong", "SSESS0=x"},
 		{"phpBB's links", "/ucp.php?mode=login_link&auth_provider=db&login_link_x=1", "login=1&login_username=alice&login_password=wrong", ""},
 		{"Matomo's API", "/?module=API&method=UsersManager.createAppSpecificTokenAuth&userLogin=alice", "passwordConfirmation=wrong", ""},
+		// Every page takes passwords, and redirects to the form after wrong ones.
+		{"Request Tracker", "/Ticket/Create.html", "user=alice&pass=wrong", ""},
 		{"TYPO3's website", "/", "logintype=login&user=alice&pass=wrong", ""},
 	} {
 		t.Run(c.application, func(t *testing.T) {
