@@ -388,6 +388,20 @@ func TestTheWorkSheetHoldsGuesses(t *testing.T) {
 	}
 }
 
+// TestRegistrationEarnsNoDevice of an account that somebody else names in more fields than its form has.
+func TestRegistrationEarnsNoDevice(t *testing.T) {
+	t.Parallel()
+	const line = "exempt path /register*"
+	check.Assume(t, strings.Contains(system.Page(t, "docs/recipes/any-application.md"), line), "got no %s on the page", line)
+	up := system.StartUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", "sid=x") })
+	zone := "zone account {\nfield password\nkey field login\n" + line + "\nlimit 10 10/h\nrefund cookie sid\ntrust_devices sid\n}"
+	s := system.RunTrial(t, "any-application.md", "{\n}\nexample.com {\nthrottle {\n"+zone+"\n}\nreverse_proxy "+up.Address+"\n}\n")
+	for target, want := range map[string]int{"/login": 2, "/register": 1} {
+		got := s.Must(system.Request{Address: "203.0.113.2", Method: "POST", Target: target, Body: "username=eve&password1=x&login=alice&password=x"})
+		check.That(t, len(got.Header["Set-Cookie"]) == want, "%s: got cookies %q, want %d", target, got.Header["Set-Cookie"], want)
+	}
+}
+
 // TestNoHeaderChoosesThePath of an application behind the lines of the page, as Zend Framework 1 lets it.
 func TestNoHeaderChoosesThePath(t *testing.T) {
 	t.Parallel()
