@@ -352,10 +352,11 @@ func (s *Subject) lookUpAddresses() {
 			all = append(all, *now)
 		}
 	}
-	header, long := headerBytes(s.Request)
-	if long {
-		s.Judged = as(s.Judged, http.MethodConnect)
-		return
+	if s.Request.ProtoMajor > 1 {
+		if _, long := headerBytes(s.Request); long {
+			s.Judged = as(s.Judged, http.MethodConnect)
+			return
+		}
 	}
 	left := mostReadings
 	for _, read := range readings {
@@ -363,6 +364,7 @@ func (s *Subject) lookUpAddresses() {
 			other := all[i]
 			if other.Path, other.RawQuery = read(other.Path, other.RawQuery); other.Path != all[i].Path || other.RawQuery != all[i].RawQuery {
 				all = append(all, other) // whose RawPath is of another path, and counts no more
+				header, _ := headerBytes(s.Request)
 				if left -= len(other.Path) + len(other.RawQuery) + header/8; left < 0 {
 					s.Judged = as(s.Judged, http.MethodConnect)
 					return
@@ -375,8 +377,8 @@ func (s *Subject) lookUpAddresses() {
 	}
 }
 
-// mostOfField is how many bytes a header field has, in all its values, for which matchers are asked. By HPACK, a
-// client repeats a value for a byte, and an expression may take 200 ns for each byte.
+// mostOfField is how many bytes a header field of HTTP/2 and 3 has, in all its values, for which matchers are asked. By
+// HPACK and QPACK, a client repeats a value for a byte, and an expression may take 200 ns for each byte.
 const mostOfField = 16 << 10
 
 // headerBytes returns how long the values in the header of a request are, and whether those of one field are too
