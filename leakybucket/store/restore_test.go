@@ -21,11 +21,6 @@ func blocking(l *Ladder) Charge {
 	return c
 }
 
-var (
-	inf = math.Inf(1)
-	nan = math.NaN()
-)
-
 func at(seconds float64) Instant { return Instant(math.Round(seconds * 1e6)) }
 
 func TestABlockedBucketIsForgottenAfterItsBlockAndThatStepsLength(t *testing.T) {
