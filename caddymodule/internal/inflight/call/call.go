@@ -87,7 +87,9 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	returned := false // without an error
 	defer func() {
 		c.context.note(&c.context.over)
-		r.Body, r.ContentLength = c.request.Body, c.request.ContentLength // an error route has what is left of it
+		if !returned { // an error route has what is left of the body
+			r.Body, r.ContentLength = c.request.Body, c.request.ContentLength
+		}
 		if returned && c.Status == 0 {
 			c.by.Answers(http.StatusOK, c.Header())
 		}
