@@ -280,8 +280,8 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	return exempt, everywhere, err
 }
 
-// blockers are zones that block, or whose blocks hold in all handlers. Those that are alike find buckets of the same key for a request, since
-// key, routes and override are the same.
+// blockers are zones that block, or whose blocks hold in all handlers. Those that are alike find buckets of
+// the same key for a request, since key, routes and override are the same.
 type blockers struct {
 	alike [][]*limit.Zone
 	at    map[string]int // where those are that are alike in this

@@ -235,7 +235,9 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 	}
 	k, why, skip := z.Find(&a.Subject)
 	if z.TrustDevices != nil || z.Key.FromBody() {
-		record.Of(a.Request).Name(z.account(&a.Subject, &k))
+		if named := z.account(&a.Subject, &k); named != "" {
+			record.Of(a.Request).Name(named)
+		}
 	}
 	if a.Judged.Method == http.MethodConnect {
 		why, skip = Connect, false

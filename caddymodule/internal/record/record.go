@@ -3,7 +3,6 @@
 package record
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -66,11 +65,11 @@ func (record *Record) Begin() *Record {
 	return record
 }
 
-// Name notes whom the request names, or "". Whoever logs in by one form may send the fields of another form, too,
-// with somebody else's name.
+// Name notes whom the request names. Whoever logs in by one form may send the fields of another form, too, with
+// somebody else's name.
 func (record *Record) Name(account string) {
-	record.Several = record.Several || account != "" && record.Account != "" && account != record.Account
-	record.Account = cmp.Or(account, record.Account)
+	record.Several = record.Several || record.Account != "" && account != record.Account
+	record.Account = account
 }
 
 // Share puts the record into the variables of its request, where [In] finds it.
