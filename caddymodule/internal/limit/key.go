@@ -97,9 +97,10 @@ func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP
 // that no application keeps, or "" if there is none.
 func (k *Key) typed(s *Subject) (name string) {
 	for i := range k.parts {
-		if p := &k.parts[i]; p.fold != nil && p.field != "" {
+		switch p := &k.parts[i]; {
+		case p.field != "" && s.CarriesAny():
 			name, _ = s.Form(k.Form).Field(p.wanted)
-		} else if p.fold != nil {
+		case p.field == "" && p.fold != nil:
 			name, _, _ = s.Request.BasicAuth()
 		}
 	}
