@@ -315,7 +315,8 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 			next.bans[h.Network] = h
 			next.lengths = append(next.lengths, h.Network.Bits())
 		}
-		if last := next.denials[h.Zone]; h.rule == perkey.Denied && h.Key != "" && (last == nil || last.Until.Before(h.Until)) {
+		named := h.Key != "" && !strings.HasPrefix(h.Key, "@client_ip/") // which is of who names nobody
+		if last := next.denials[h.Zone]; h.rule == perkey.Denied && named && (last == nil || last.Until.Before(h.Until)) {
 			next.denials[h.Zone] = h
 		}
 	}
