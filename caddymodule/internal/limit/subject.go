@@ -163,12 +163,15 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 // CarriesAny reports whether the request has a body or a query, or was sent with one, which may carry
 // fields. What an upstream takes for the address of x:http://site/login is not looked at.
 func (s *Subject) CarriesAny() bool {
-	if !s.empty && !s.HasBody() && s.Request.URL.Opaque == "" && queryOf(s.Request.URL) == "" {
+	if !s.empty && !s.HasBody() && s.Request.URL.Opaque == "" && !hasPairs(s.Request.URL) {
 		sent, _ := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-		s.empty = sent.URL == nil || queryOf(sent.URL) == ""
+		s.empty = sent.URL == nil || !hasPairs(sent.URL)
 	}
 	return !s.empty
 }
+
+// hasPairs reports whether queryOf returns any, without writing them.
+func hasPairs(u *url.URL) bool { return u.RawQuery != "" || strings.Contains(u.Path, "=") }
 
 // queryOf returns the query of an address, with what follows a second ?, where CodeIgniter 3 begins it, and with the
 // pairs in the path: Fastify 4 begins a query at a semicolon, and rules such as /index.php?q=$uri or /index.php?$1 put

@@ -98,6 +98,12 @@ func TestAPlainQueryIsReadOnce(t *testing.T) {
 	check.That(t, got <= 1, "got %v allocations, want at most one", got)
 }
 
+// Each zone asks, and a client may send thousands of pairs.
+func TestWhetherThereArePairsIsKnownWithoutWritingThem(t *testing.T) {
+	s := NewSubject(httptest.NewRequest(http.MethodGet, "/a=1/a=2", nil))
+	check.That(t, testing.AllocsPerRun(100, func() { check.That(t, s.CarriesAny(), "got none, want pairs") }) == 0, "got allocations, want none")
+}
+
 // BenchmarkFieldAbsent is what `field` costs a request without a query and a body.
 func BenchmarkFieldAbsent(b *testing.B) {
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", nil), caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
