@@ -234,10 +234,8 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject)
-	if z.TrustDevices != nil || z.Key.FromBody() {
-		if named := z.account(&a.Subject, &k); named != "" {
-			record.Of(a.Request).Name(named)
-		}
+	if named := z.account(&a.Subject, &k); named != "" {
+		record.Of(a.Request).Name(named)
 	}
 	if a.Judged.Method == http.MethodConnect {
 		why, skip = Connect, false

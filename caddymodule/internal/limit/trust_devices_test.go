@@ -356,6 +356,19 @@ func TestTwoNamesEarnNoDevice(t *testing.T) {
 	}
 }
 
+// Nor who logs in by HTTP Basic, and names somebody else in a form.
+func TestANameOfHTTPBasicAndAnotherEarnNoDevice(t *testing.T) {
+	zone := "zone basic {\nkey basic_user missing skip\nlimit 10 1/h\n}\nzone account {\nkey field log\nlimit 10 1/h\nrefund status 302\ntrust_devices wordpress_test_cookie\n}\n"
+	s := servertest.NewLoginSite(t, t.TempDir(), zone)
+	for user, want := range map[string]bool{"owner": true, "eve": false} {
+		r := httptest.NewRequest("POST", "https://example.com/wp-login.php", strings.NewReader("log=owner&pwd=right"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.SetBasicAuth(user, "x")
+		got := s.Do(r).Header()["Set-Cookie"]
+		check.Equal(t, strings.Contains(strings.Join(got, ""), deviceCookie), want, "%s: a device in %q", user, got)
+	}
+}
+
 // The cookie of somebody else, who is logged in or registers by the same request, refunds no guess.
 func TestACookieOfAnotherRefundsNothing(t *testing.T) {
 	for _, from := range []string{"", "cross-site"} {

@@ -23,8 +23,8 @@ type Record struct {
 	Charged []string
 	charged [4]string // room for the first of them
 
-	// Account is whom the request names to zones with a key by field, or that trust devices, if it names
-	// anybody. Several says that it names, or may name, several.
+	// Account is whom the request names to zones, if it names anybody. Several says that it names, or may name,
+	// several.
 	Account string
 	Several bool
 
