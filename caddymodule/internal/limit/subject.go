@@ -355,20 +355,13 @@ func (s *Subject) lookUpAddresses() {
 			all = append(all, *now)
 		}
 	}
-	if s.Request.ProtoMajor > 1 {
-		if _, long := headerBytes(s.Request); long {
-			s.Judged = as(s.Judged, http.MethodConnect)
-			return
-		}
-	}
 	left := mostReadings
 	for _, read := range readings {
 		for i := range all {
 			other := all[i]
 			if other.Path, other.RawQuery = read(other.Path, other.RawQuery); other.Path != all[i].Path || other.RawQuery != all[i].RawQuery {
 				all = append(all, other) // whose RawPath is of another path, and counts no more
-				header, _ := headerBytes(s.Request)
-				if left -= len(other.Path) + len(other.RawQuery) + header/8; left < 0 {
+				if left -= len(other.Path) + len(other.RawQuery) + headerBytes(s.Request)/8; left < 0 {
 					s.Judged = as(s.Judged, http.MethodConnect)
 					return
 				}
@@ -380,22 +373,14 @@ func (s *Subject) lookUpAddresses() {
 	}
 }
 
-// mostOfField is how many bytes a header field of HTTP/2 and 3 has, in all its values, for which matchers are asked. By
-// HPACK and QPACK, a client repeats a value for a byte, and an expression may take 200 ns for each byte.
-const mostOfField = 16 << 10
-
-// headerBytes returns how long the values in the header of a request are, and whether those of one field are too
-// long. One long value of Authorization, as Kerberos has, costs a client as many bytes.
-func headerBytes(r *http.Request) (all int, long bool) {
-	for name, values := range r.Header {
-		n := 0
+// headerBytes returns how long the values in the header of a request are.
+func headerBytes(r *http.Request) (n int) {
+	for _, values := range r.Header {
 		for _, value := range values {
 			n += len(value)
 		}
-		all += n
-		long = long || n > mostOfField && (name != "Authorization" || len(values) > 1)
 	}
-	return all, long
+	return n
 }
 
 // ask asks with each address, as sent first, until an answer is the last. Caddy's placeholders belong
