@@ -37,6 +37,7 @@ type Received struct {
 	spool  Spool
 	inFile bool // part of it was put into the file
 	closed bool
+	read   bool      // some of it
 	first  [512]byte // so much of a body counts no more than the rest of its request
 }
 
@@ -175,7 +176,9 @@ func (b *Received) Read(p []byte) (n int, err error) {
 	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	return b.spool.Read(p)
+	n, err = b.spool.Read(p)
+	b.read = b.read || n > 0
+	return n, err
 }
 
 // Close implements io.Closer. It gives back what is held. A nil Received holds nothing.
@@ -245,16 +248,15 @@ func (b *begun) Close() error {
 	return b.client.Close()
 }
 
-// Rest leaves a request without a body if an upstream has read the one that was received. An error route
-// that asks another upstream would announce a length that it cannot send.
-func Rest(r *http.Request) {
-	b := Of(r)
+// Rest leaves a request without a body if an upstream has read any of it. An error route that asks
+// another upstream would announce a length that it cannot send. A nil Received changes nothing.
+func (b *Received) Rest(r *http.Request) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.spool.Empty() {
+	if b.closed || b.read {
 		r.Body, r.ContentLength = http.NoBody, 0
 		r.Header["Content-Length"] = []string{"0"} // which FastCGI is told
 	}

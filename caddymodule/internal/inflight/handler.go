@@ -266,7 +266,7 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 	}
 	err = new(call.Call).Serve(w, v.r, next, v, within)
 	if err != nil {
-		body.Rest(v.r)
+		v.body.Rest(v.r)
 		if caddyhttp.GetVar(v.r.Context(), verdictVar) == nil {
 			v.publish() // else a handler within has refused it, or let it wait
 		}

@@ -37,7 +37,7 @@ type Verdict struct {
 // ended with an error, an error route may read the body until the client has its answer.
 func (v *Verdict) Close(r *http.Request, err error) {
 	if v.body != nil && err != nil {
-		body.Rest(r)
+		v.body.Rest(r)
 		context.AfterFunc(record.Find(r.Context()).ClientOf(r), func() { _ = v.body.Close() })
 		return
 	}
