@@ -67,6 +67,7 @@ func newMemory(maxBuckets int) *Memory {
 	return &Memory{
 		Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
 		stop:  make(chan struct{}), timer: time.NewTimer(DefaultSnapshotInterval),
+		fresh: time.Now(),
 	}
 }
 
