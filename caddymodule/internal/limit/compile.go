@@ -153,6 +153,7 @@ func (z *Zone) checkKey() error {
 	}
 	only := &z.Key.parts[0]
 	z.Key.verbatim = len(z.Override) == 0 && len(z.Key.parts) == 1 && only.read != nil && only.fold == nil && !only.digest
+	z.Key.names = slices.ContainsFunc(z.Key.parts, func(p part) bool { return p.fold != nil })
 	z.Key.byIPv4, z.Key.limit = len(z.Override) == 0 && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
 	return option.Refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0, "unlisted has no meaning without override")
 }

@@ -234,8 +234,8 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject)
-	if named := z.account(&a.Subject, &k); named != "" {
-		record.Of(a.Request).Name(named)
+	if z.Key.names {
+		a.name(z, &k)
 	}
 	if a.Judged.Method == http.MethodConnect {
 		why, skip = Connect, false
@@ -281,6 +281,13 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 		}
 	}
 	return nil
+}
+
+// name notes whom the request names to a zone.
+func (a *evaluation) name(z *Zone, k *Bucket) {
+	if account := z.account(&a.Subject, k); account != "" {
+		record.Of(a.Request).Name(account)
+	}
 }
 
 // complete makes a charge that of the client's device, with trust_devices, and a refusal by a block

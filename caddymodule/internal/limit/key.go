@@ -20,6 +20,7 @@ type Key struct {
 	// What each request reads lies first.
 	byIPv4   bool              // the key is the client's address, all of it over IPv4, and there are no overrides
 	verbatim bool              // the key has one part, neither folded nor digested, and there are no overrides
+	names    bool              // an account: a part is a field or the user of HTTP Basic
 	limit    leakybucket.Limit // the zone's own
 
 	// The values of a request that name its bucket. Default: the client's address. If
