@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -58,6 +59,7 @@ func logInOf(t *testing.T, trust *TrustDevices, account, cookie string, at time.
 }
 
 func earns(c *deviceClient, header http.Header, at time.Time) bool {
+	c.noted = new(record.Record)
 	earned, _ := c.Earned(header, at)
 	return earned
 }

@@ -200,7 +200,7 @@ func (v *Verdict) Answered(now time.Time, status int, own, header http.Header) {
 			continue
 		}
 		earned, another := o.device.Earned(own, now)
-		if o.earned = !another; earned && !o.device.noted.Several && o.device.Issue(header, now) {
+		if o.earned = !another; earned && o.device.Issue(header, now) {
 			o.Zone.Reporter.Count(CountDevice)
 		}
 	}

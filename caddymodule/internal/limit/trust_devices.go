@@ -156,9 +156,9 @@ func (c *deviceClient) Place() (place int, known bool) {
 }
 
 // Earned reports whether a response that says that the login has succeeded sets the cookie for
-// this account, and the client can be told of its device. One that names nobody counts if the client had
-// none before: applications set theirs again on other pages, where somebody who is logged in could send
-// any name. If the cookie is for another account, of whoever is logged in, or has registered by the same
+// this account, and the client can be told of its device. One that names nobody counts if the request named nobody
+// else, and the client had none before: applications set theirs again on other pages, where somebody who is logged in
+// could send any name. If the cookie is for another account, of whoever is logged in, or has registered by the same
 // request, the response says nothing about a guess.
 func (c *deviceClient) Earned(header http.Header, now time.Time) (earned, another bool) {
 	for one := range cookie.SetBy(header["Set-Cookie"], now) {
@@ -168,7 +168,7 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) (earned, anothe
 		switch name, named := userOf(one); {
 		case named && !strings.EqualFold(name, c.typed):
 			another = true
-		case named || !c.had:
+		case named || !c.had && !c.noted.Several:
 			earned = true
 		}
 	}
