@@ -315,6 +315,7 @@ func TestWhatMayBeADeniedKeyIsDenied(t *testing.T) {
 	}{
 		{"limit", `{"zone": "z", "key": "bob", "limit": "20 1/d", "for": "1h"}`, false},
 		{"limit", `{"zone": "z", "key": "@client_ip/192.0.2.9", "limit": "deny", "for": "3h"}`, false}, // who names nobody
+		{"limit", `{"zone": "z", "key": "@share", "limit": "deny", "for": "3h"}`, false},
 		{"limit", `{"zone": "z", "key": "eve", "limit": "deny", "for": "1h"}`, true},
 		{"limit", `{"zone": "z", "key": "ann", "limit": "deny", "for": "2h"}`, true},
 		{"unlimit", `{"zone": "z", "key": "ann"}`, true},

@@ -315,7 +315,7 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 			next.bans[h.Network] = h
 			next.lengths = append(next.lengths, h.Network.Bits())
 		}
-		named := h.Key != "" && !strings.HasPrefix(h.Key, "@client_ip/") // which is of who names nobody
+		named := h.Key != "" && h.Key != "@share" && !strings.HasPrefix(h.Key, "@client_ip/") // which are of who names nobody
 		if last := next.denials[h.Zone]; h.rule == perkey.Denied && named && (last == nil || last.Until.Before(h.Until)) {
 			next.denials[h.Zone] = h
 		}
