@@ -196,6 +196,10 @@ func TestField(t *testing.T) {
 		{"text with escapes", "text/plain", "x=1;2&%6Co%67=a", "unclear"},
 		{"text with a semicolon", "text/plain", "x=1;%6Co%67=a", "unclear"},               // as CGI of Ruby reads it
 		{"text with a NUL behind the name", "text/plain", "x=1&%6Co%67%00%=a", "unclear"}, // where parse_str of PHP ends it
+		{"text with a stray % behind a bracket", "text/plain", "x=1&log[]%=a", "unclear"}, // behind which it leaves all out
+		{"text with Latin 1 behind a bracket", "text/plain", "x=1&log[x]]%E9=a", "unclear"},
+		{"text with much behind a bracket", "text/plain", "x=1&log%5Bx%5D" + strings.Repeat("y", 9_999) + "=a", "unclear"},
+		{"text with Latin 1 and a bracket", "text/plain", "x=1&log%E9[]=a", "absent"},
 		{"text with brackets", "image/png", "\x01=&log%5B%5D=a", "unclear"},
 		{"JSON with pairs", jsonType, `{"x": "&log=a&"}`, "unclear"},
 		{"JSON with semicolons", jsonType, `{"x": "&amp;log=a&"}`, "unclear"}, // as CGI of Ruby reads it

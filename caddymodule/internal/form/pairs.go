@@ -55,10 +55,13 @@ func appendUpTo(text, data []byte, most int) []byte {
 func (p *pairs) named(cut bool) {
 	name, whole := unescaped(p.text)
 	cut = cut || !whole || len(p.text) > longestName
-	if p.loose { // PHP ends names at a NUL
-		ended := false
-		if name, _, ended = bytes.Cut(name, []byte{0}); cut && !ended || !utf8.Valid(name) || hasControl(name) {
-			name = nil
+	if p.loose { // PHP ends names at a NUL, and leaves out what follows their last ]
+		odd := bytes.IndexFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == utf8.RuneError })
+		if odd >= 0 {
+			name, cut = name[:odd], name[odd] != 0
+		}
+		if cut {
+			name = name[:bytes.LastIndexByte(name, ']')+1]
 		}
 		cut = false
 	}
