@@ -42,6 +42,12 @@ func TestADiskThatHangsKeepsNobodyWaiting(t *testing.T) {
 	check.OK(t, disk.Close())
 }
 
+// The first snapshot may hang while it is read.
+func TestASnapshotIsAsOldAsTheProcessAtMost(t *testing.T) {
+	state, _ := newMemory(1).Snapshot(time.Now())
+	check.That(t, state.Age < time.Hour, "got a snapshot that is %v old", state.Age)
+}
+
 // A reload from or to a file on a disk that hangs does not wait for it, and has the file later.
 func TestAReloadToAnotherFileWaitsForNoDiskThatHangs(t *testing.T) {
 	for _, hangs := range []string{"old.lock", "new.lock"} {
