@@ -321,6 +321,10 @@ func TestTheTableHoldsGuesses(t *testing.T) {
 		// Every page takes passwords, and redirects to the form after wrong ones.
 		{"Request Tracker", "/Ticket/Create.html", "user=alice&pass=wrong", ""},
 		{"TYPO3's website", "/", "logintype=login&user=alice&pass=wrong", ""},
+		// Whoever has not logged in may change a password, or ask for a token.
+		{"SOGo", "/SOGo/so/changePassword", "userName=alice&oldPassword=wrong&newPassword=x", ""},
+		{"JupyterHub's API", "/hub/api/users/alice/tokens", "auth[username]=alice&auth[password]=wrong", ""},
+		{"ZoneMinder's API", "/api/host/login.json", "user=alice&pass=wrong", ""},
 	} {
 		t.Run(c.application, func(t *testing.T) {
 			t.Parallel()
