@@ -102,7 +102,7 @@ local function bucket(key)
 	elseif value then
 		b.kept = true
 		parse(b, value)
-		if not (b.level and b.level >= 0 and b.level < 1e300 and b.leak and b.leak < 1e300 and (b.leak > 0 or b.leak == 0 and b.level == 0)) then
+		if not (b.level and b.level >= 0 and b.level < 1e300 and b.leak and b.leak < 1e300 and (b.leak > 0 or b.leak == 0 and b.level == 0) and b.step < 256) then
 			b.fault = 'it holds no bucket'
 		end
 	end

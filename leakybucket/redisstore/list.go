@@ -66,6 +66,6 @@ func parseState(text string) (state leakybucket.State, ok bool) {
 	instant := func(n float64) leakybucket.Instant { return leakybucket.Instant(min(n, 1<<62)) }
 	return leakybucket.State{
 		Level: numbers[0], At: instant(numbers[1]), Leak: numbers[2],
-		BlockedUntil: instant(numbers[3]), Step: uint8(min(numbers[4], 255)),
-	}, true
+		BlockedUntil: instant(numbers[3]), Step: uint8(numbers[4]),
+	}, numbers[4] <= 255
 }
