@@ -80,21 +80,21 @@ func (s *Store) settleRequest(settlements []leakybucket.Settlement) *request {
 		st := &settlements[i]
 		c := &st.Charge
 		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow)
-		text := make([]byte, 0, 80)
-		switch {
-		case st.Cancel && st.Was.Poured:
-			text = append(text, "cancel"...)
-		case st.Cancel || st.Diff != st.Diff:
-			text = append(text, "none"...)
-		default:
-			text = appendFloat(text, st.Diff)
-		}
 		poured := 0.0
 		if st.Was.Poured {
 			poured = c.Cost
 		}
-		text = appendFloat(append(text, ' '), poured)
+		text := make([]byte, 0, 80)
+		switch diff := max(st.Diff, -poured); {
+		case st.Cancel && st.Was.Poured:
+			text = append(text, "cancel"...)
+		case st.Cancel || diff != diff:
+			text = append(text, '0')
+		default:
+			text = appendFloat(text, diff)
+		}
 		text = appendFloat(append(text, ' '), st.Was.Level)
+		text = appendFloat(append(text, ' '), st.Was.Level+poured)
 		text = strconv.AppendInt(append(text, ' '), int64(st.Was.At), 10)
 		r.args = append(r.args, terms(c, i == len(settlements)-1), string(text))
 	}

@@ -1,23 +1,19 @@
 -- Settles charges one after the other, each as leakybucket.Settlement.Apply
 -- does. KEYS[i] is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2]
--- "<diff> <poured> <level> <at>": the cost that was poured, and the level and the
--- instant of the decision. A diff of "cancel" gives all back, "none" changes
--- nothing. The reply has a line for each request. It is empty, or "!", the number
--- of a charge whose bucket cannot be used, and the reason.
+-- "<diff> <level> <level with it> <at>": the levels before and after the charge was
+-- poured, and the instant of the decision. A diff of "cancel" gives all back. The
+-- reply has a line for each request. It is empty, or "!", the number of a charge
+-- whose bucket cannot be used, and the reason.
 
-local function settle(b, t, diff, poured, was, at)
+local function settle(b, t, diff, was, with, at)
 	if diff == 'cancel' then
-		if b.at == at and b.level == was + poured then
+		if b.at == at and b.level == with then
 			b.level = was
 			pour(b, t, level(b))
 		end
 		return
 	end
 	diff = tonumber(diff)
-	if not diff then
-		return
-	end
-	diff = max(diff, -poured)
 	local filled = level(b)
 	if diff > 0 then
 		pour(b, t, max(filled, min(filled + diff, t.capacity + t.debt)))
@@ -30,13 +26,13 @@ end
 local count, fault = 0, nil
 for i = 1, #KEYS do
 	local b, t = bucket(KEYS[i]), terms(ARGV[2 * i + 1])
-	local diff, poured, was, at = match(ARGV[2 * i + 2], '^(%S+) (%S+) (%S+) (%S+)$')
+	local diff, was, with, at = match(ARGV[2 * i + 2], '^(%S+) (%S+) (%S+) (%S+)$')
 	count = count + 1
 	fault = fault or b.fault and format('!%d %s', count, b.fault)
 	-- A missing bucket is made for a pour, not to give back.
 	if not b.fault and (b.kept or b.written or (tonumber(diff) or 0) > 0) then
 		redate(b, t)
-		settle(b, t, diff, tonumber(poured), tonumber(was), tonumber(at))
+		settle(b, t, diff, tonumber(was), tonumber(with), tonumber(at))
 	end
 	if t.last then
 		reply[#reply + 1] = fault or ''
