@@ -95,7 +95,7 @@ func (b *Backend) With(o Options) *Store {
 //
 // A program whose options change while it runs makes a [Backend] and a Store for each of them.
 func New(remote leakybucket.Store, o Options, observer Observer) *Store {
-	b := NewBackend("", remote, memstore.New(memstore.Options{}))
+	b := NewBackend(fmt.Sprintf("%T", remote), remote, memstore.New(memstore.Options{}))
 	b.Attach(observer)
 	return b.With(o)
 }

@@ -21,10 +21,14 @@ import (
 
 // A remote store that cannot list is no store that is down.
 func TestAStoreThatCannotListSaysSo(t *testing.T) {
-	b := NewBackend("mute", struct{ leakybucket.Store }{memstore.New(memstore.Options{})}, memstore.New(memstore.Options{}))
+	remote := struct{ leakybucket.Store }{memstore.New(memstore.Options{})}
+	b, s := NewBackend("mute", remote, memstore.New(memstore.Options{})), New(remote, Options{}, nil)
 	t.Cleanup(b.Close)
+	t.Cleanup(s.Close)
 	_, _, err := b.With(Options{}).List(t.Context(), store.Filter{Zone: "z", Scan: 1}, "")
 	check.That(t, err != nil && strings.Contains(err.Error(), "mute") && !b.Down(), "got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
+	_, _, err = s.List(t.Context(), store.Filter{Zone: "z", Scan: 1}, "")
+	check.That(t, err != nil && strings.Contains(err.Error(), fmt.Sprintf("the store %T cannot", remote)), "without a name: got error %v, want one with the type of the store", err)
 }
 
 // TestAListingIsOfOneStore: this node's own buckets are no part of what the shared store
