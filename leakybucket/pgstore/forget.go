@@ -60,11 +60,9 @@ func (s *Store) forgetPart(ctx context.Context, page uint32) {
 	for deleted := forgetMost; deleted == forgetMost; {
 		deleted = 0
 		s.tries(ctx, func(ctx context.Context) error {
-			return holding(ctx, s.beside, func() error {
-				return s.sendAlone(ctx, func(p *pipeline) {
-					p.add(s.sql["forget"], tid(page), tid(page+forgetPages), s.now(), int64(forgetMost))
-				}, func([][]byte) error { deleted++; return nil })
-			})
+			return s.sendAlone(ctx, func(p *pipeline) {
+				p.add(s.sql["forget"], tid(page), tid(page+forgetPages), s.now(), int64(forgetMost))
+			}, func([][]byte) error { deleted++; return nil })
 		})
 	}
 }

@@ -27,16 +27,13 @@ func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some 
 		from = at
 	}
 	want := max(1, min(of.Scan, listedRows))
-	err = s.onTable(ctx, func() error {
-		some = nil
-		return s.sendAlone(ctx, func(p *pipeline) { p.add(s.sql["list"], from, to, s.now(), int64(want)) }, func(values [][]byte) error {
-			_, state := decodeRow(values)
-			some = append(some, store.Entry{Key: string(values[0]), State: state, Now: leakybucket.Instant(word(values[7]))})
-			return nil
-		})
+	err = s.onTable(ctx, func(p *pipeline) { p.add(s.sql["list"], from, to, s.now(), int64(want)) }, func(values [][]byte) error {
+		_, state := decodeRow(values)
+		some = append(some, store.Entry{Key: string(values[0]), State: state, Now: leakybucket.Instant(word(values[7]))})
+		return nil
 	})
 	if err != nil {
-		return nil, "", s.explain(err, s.table)
+		return nil, "", err
 	}
 	if len(some) == want {
 		next = hex.EncodeToString(append([]byte(some[want-1].Key), 0)) // the next name there can be

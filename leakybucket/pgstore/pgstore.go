@@ -189,23 +189,22 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	return s.explain(s.onTable(ctx, func() error {
-		return s.sendAlone(ctx, func(p *pipeline) { p.add(s.sql["reset"], []byte(s.name(zone, key, shadow))) }, nil)
-	}), s.table)
+	return s.onTable(ctx, func(p *pipeline) { p.add(s.sql["reset"], []byte(s.name(zone, key, shadow))) }, nil)
 }
 
-// onTable runs a single statement on the table, and once more if the table was dropped.
-func (s *Store) onTable(ctx context.Context, statement func() error) (err error) {
+// onTable is sendAlone for statements on the table, and once more if the table was dropped.
+func (s *Store) onTable(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
+	var err error
 	for range 2 {
-		if err = s.prepare(ctx); err != nil {
-			return err
+		if err = s.prepare(ctx); err == nil {
+			err = s.sendAlone(ctx, fill, each)
 		}
-		if err = holding(ctx, s.beside, statement); !isCode(err, undefinedTable, undefinedColumn) {
-			return err
+		if !isCode(err, undefinedTable, undefinedColumn) {
+			break
 		}
 		s.prepared.Store(false) // look at the table again
 	}
-	return err
+	return s.explain(err, s.table)
 }
 
 // holding calls f while it holds a lock, which is a channel of one place.

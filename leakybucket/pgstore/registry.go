@@ -72,25 +72,25 @@ func (s *Store) lastRow() []byte { return []byte(s.prefix + lastSign) }
 func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	return s.explain(holding(ctx, s.beside, func() error {
-		err := s.sendAlone(ctx, fill, each)
-		if isCode(err, undefinedTable) {
-			if err = s.create(ctx, s.registry, s.sql["registry_create"]); err == nil {
-				err = s.sendAlone(ctx, fill, each)
-			}
+	err := s.sendAlone(ctx, fill, each)
+	if isCode(err, undefinedTable) {
+		if err = s.create(ctx, s.registry, s.sql["registry_create"]); err == nil {
+			err = s.sendAlone(ctx, fill, each)
 		}
-		return err
-	}), s.registry)
+	}
+	return s.explain(err, s.registry)
 }
 
-// sendAlone is [transaction.alone] on a connection of its own.
+// sendAlone is [transaction.alone] beside the batches.
 func (s *Store) sendAlone(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	return (&transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}).alone(ctx, fill, each)
+	return holding(ctx, s.beside, func() error {
+		conn, err := s.pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		return (&transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}).alone(ctx, fill, each)
+	})
 }
 
 var _ store.Registry = (*Store)(nil)
