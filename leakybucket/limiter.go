@@ -267,6 +267,7 @@ func (l Limit) reserve(ctx context.Context, cost float64) (Charge, error) {
 	}
 	c := Charge{Limit: l, Cost: cost, Undelayed: l.Capacity - cost}
 	c.Limit.Capacity = min(largest, l.Capacity+l.Leak*max(0, longest.Seconds()))
+	c.Debt = l.Capacity - c.Limit.Capacity // so that a clock counts as set far back when it does for a take
 	return c, nil
 }
 

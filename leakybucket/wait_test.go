@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
@@ -119,5 +120,22 @@ func TestWaitRefusesWhatIsHopeless(t *testing.T) {
 		check.Equal(t, time.Since(start), 0, "how long refusing took")
 		check.Equal(t, bucket.Level(), 10, "after refusals: a level")
 		check.NoError(t, bucket.Wait(ctx, 2), "a wait within the deadline")
+	})
+}
+
+// TestAClockThatWasSetBackHoldsUpWaitersNoLongerThanTakes: until it has caught up nothing leaks, and
+// so each would wait longer than the one before.
+func TestAClockThatWasSetBackHoldsUpWaitersNoLongerThanTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := time.Duration(0)
+		s := memstore.New(memstore.Options{Clock: func() leakybucket.Instant { return leakybucket.Instant(time.Now().Add(-back).UnixMicro()) }})
+		l := newLimiter(t, s, 1, 5, leakybucket.LimiterOptions{})
+		check.OK(t, l.Wait(t.Context(), "k", 1))
+		back = time.Hour
+		for i := range 5 {
+			start := time.Now()
+			check.OK(t, l.Wait(t.Context(), "k", 1))
+			check.Equal(t, time.Since(start), time.Second/5, "waiter %d", i)
+		}
 	})
 }

@@ -14,7 +14,7 @@ func reservations(tb testing.TB, open Open) {
 	l := limit(2, 1)
 	plain := charge("k", l, 1)
 	k := plain // as Limiter.Wait makes it
-	k.Undelayed, k.Limit.Capacity = l.Capacity-1, 1000
+	k.Undelayed, k.Limit.Capacity, k.Debt = l.Capacity-1, 1000, l.Capacity-1000
 	var all []leakybucket.Settlement
 	for level, want := range []time.Duration{0, 0, time.Second, 2 * time.Second, 3 * time.Second} {
 		of := s.charged(k, float64(level), 0)
