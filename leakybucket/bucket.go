@@ -25,9 +25,6 @@ func NewBucket(limit Limit) (*Bucket, error) {
 	return &Bucket{limit: limit, base: time.Now()}, nil
 }
 
-// Limit returns the limit the bucket was made with.
-func (b *Bucket) Limit() Limit { return b.limit }
-
 // Take pours cost if it fits, as [Limit.Take] does.
 func (b *Bucket) Take(cost float64) Result {
 	c, d := Charge{Limit: b.limit, Cost: cost}, Decision{}

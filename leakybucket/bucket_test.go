@@ -189,7 +189,6 @@ func TestABucketNeedsAValidLimit(t *testing.T) {
 func TestABucketLivesByTheProcessClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(t, reference)
-		check.Equal(t, b.Limit(), reference, "limit")
 		d := b.Take(2)
 		check.That(t, d.Fits && d.Level == 2 && d.Remaining == 1 && d.RetryAfter == 0, "first take: got %+v, want it poured into an empty bucket", d)
 		<-time.After(time.Second)

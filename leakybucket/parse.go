@@ -14,7 +14,7 @@ var secondsPer = map[string]float64{"s": 1, "m": 60, "h": 3600, "d": 86400}
 // numbers may have a fraction. The units are s, m, h and d.
 func ParseRate(text string) (float64, error) {
 	number, period, _ := strings.Cut(text, "/")
-	amount, plain := parseDecimal(strings.TrimSpace(number))
+	amount, plain := ParseCost(strings.TrimSpace(number))
 	per, known := parsePeriod(strings.TrimSpace(period))
 	if !known || !plain {
 		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s", text)
@@ -34,7 +34,7 @@ func parsePeriod(text string) (seconds float64, ok bool) {
 	unit := strings.TrimLeft(text, ".0123456789")
 	seconds, ok = secondsPer[unit]
 	if count := strings.TrimSuffix(text, unit); ok && count != "" {
-		n, plain := parseDecimal(count)
+		n, plain := ParseCost(count)
 		return n * seconds, plain && n > 0
 	}
 	return seconds, ok
@@ -42,7 +42,7 @@ func parsePeriod(text string) (seconds float64, ok bool) {
 
 // parseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
 func parseCapacity(text string) (float64, error) {
-	capacity, plain := parseDecimal(text)
+	capacity, plain := ParseCost(text)
 	if plain && capacity == 0 {
 		return 0, fmt.Errorf("invalid capacity %q: nothing would fit: want a number above 0, such as 10", text)
 	}
@@ -76,12 +76,8 @@ func ParseLimit(text string) (Limit, error) {
 // ParseCost reads a cost as a client or an upstream may write it: digits, and
 // perhaps a point and more digits. It returns false for everything else that
 // other parsers take for a number: signs, exponents, hexadecimal, NaN,
-// underscores.
-func ParseCost(text string) (float64, bool) { return parseDecimal(text) }
-
-// parseDecimal accepts [0-9]+(\.[0-9]+)? and nothing else. Too many digits make
-// a large number, not an error.
-func parseDecimal(text string) (float64, bool) {
+// underscores. Too many digits make a large number.
+func ParseCost(text string) (float64, bool) {
 	whole, fraction, point := strings.Cut(text, ".")
 	if !digits(whole) || point && !digits(fraction) {
 		return 0, false

@@ -85,6 +85,7 @@ type Open func(tb testing.TB, need Need) (store leakybucket.Store, setClock func
 // Run runs every case, each on a store of its own. With -short there is less of
 // the same. A store that does not make some of the promises says so, and their
 // cases are skipped with a message.
+//
 // Cases of an optional interface, such as [store.Resetter], are skipped if the store is none. To
 // be told of a method that differs, have `var _ store.Resetter = (*Store)(nil)` beside it.
 func Run(t *testing.T, open Open, notPromised ...Promise) {
