@@ -113,7 +113,7 @@ func (s *Store) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 func tooLong(zone, key string) bool { return len(zone)+len(key) > longestName }
 
 func errTooLong(c *leakybucket.Charge) error {
-	return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone", c.Zone, len(c.Key), longestName)
+	return fmt.Errorf("zone %.40q: key of %d bytes is too long for the memory store: want at most %d with the zone: %w", c.Zone, len(c.Key), longestName, store.ErrBadBucket)
 }
 
 // takeOne takes one charge.

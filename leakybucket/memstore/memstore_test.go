@@ -75,10 +75,10 @@ func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
 	}
 	for _, length := range []int{1<<15 - len("zone"), 1 << 15, 1<<16 - 1, 1 << 16, 1<<16 + 1, 1 << 20} {
 		charges := []leakybucket.Charge{charge("beside", 1), charge(strings.Repeat("x", length), 1)}
-		want := fmt.Sprintf(`zone "zone": key of %d bytes is too long for the memory store: want at most 32767 with the zone`, length)
+		want := fmt.Sprintf(`zone "zone": key of %d bytes is too long for the memory store: want at most 32767 with the zone: not a bucket`, length)
 		for _, together := range [][]leakybucket.Charge{charges, charges[1:]} {
 			err := s.Take(context.Background(), together, make([]leakybucket.Decision, len(together)))
-			check.That(t, err != nil && err.Error() == want, "taking %d charges: got error %v, want %q", len(together), err, want)
+			check.That(t, errors.Is(err, store.ErrBadBucket) && err.Error() == want, "taking %d charges: got error %v, want %q", len(together), err, want)
 		}
 	}
 	mustBeSound(t, s)
