@@ -89,9 +89,9 @@ func (b *Backend) With(o Options) *Store {
 }
 
 // New returns a store around a remote one, for a program that has one. It connects now,
-// without waiting for it. Until [Store.Close] it owns the remote store. During outages it
-// keeps this node's buckets in a memory of its own. observer is told of outages and errors,
-// and may be nil: see [Log].
+// without waiting for it. Until [Store.Close] it owns the remote store, whose calls must end when
+// their contexts do, see [Interruptible]. During outages it keeps this node's buckets in a memory
+// of its own. observer is told of outages and errors, and may be nil: see [Log].
 //
 // A program whose options change while it runs makes a [Backend] and a Store for each of them.
 func New(remote leakybucket.Store, o Options, observer Observer) *Store {
