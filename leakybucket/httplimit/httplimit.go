@@ -89,8 +89,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if err != nil && r.Context().Err() == nil { // else the client has left, or its time is over
 		m.log(err, result.Fits)
 	}
-	if m.o.Policy != "" && !result.Undecided {
-		m.announce(w.Header(), &result)
+	if limit := result.Limit(); m.o.Policy != "" && limit.Capacity > 0 { // otherwise nothing was decided
+		m.announce(w.Header(), &result, limit)
 	}
 	switch {
 	case result.Fits:
@@ -118,11 +118,7 @@ func (m *middleware) take(r *http.Request, key string) (leakybucket.Result, erro
 // announce tells the client of the limit: how much it may send at once, in how many seconds that
 // is free again, how much of it is left, and when one unit more will be. All are rounded so that a
 // client that relies on them is not refused.
-func (m *middleware) announce(header http.Header, r *leakybucket.Result) {
-	limit := r.Limit()
-	if limit.Capacity == 0 {
-		return
-	}
+func (m *middleware) announce(header http.Header, r *leakybucket.Result, limit leakybucket.Limit) {
 	header.Add("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", m.o.Policy, int64(limit.Capacity), max(1, seconds(limit.TimeToEmpty(limit.Capacity)))))
 	left := math.Floor(r.Remaining)
 	field := fmt.Sprintf("%q;r=%d", m.o.Policy, int64(left))
