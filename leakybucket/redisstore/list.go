@@ -27,27 +27,19 @@ func (s *Store) List(ctx context.Context, of store.Filter, from string) (some []
 	start := s.name(of.Zone, "", of.Shadow)
 	count := strconv.Itoa(max(1, min(of.Scan, scannedKeys)))
 	reply, err := s.ask(ctx, listScript, s.prefix, s.now(), cmp.Or(from, "0"), pattern.Replace(start+of.Prefix)+"*", count)
+	var now int64
+	if err == nil && len(reply) > 0 {
+		next, reply = strings.TrimPrefix(reply[0], "0"), reply[1:] // no other cursor begins with 0
+	}
 	if err == nil {
-		some, next, err = parseEntries(reply, start)
+		reply, err = parseNumbers(reply, &now)
 	}
-	return some, next, s.connection.explain("listing buckets", err)
-}
-
-// parseEntries reads the reply of list.lua. What is no bucket is left out.
-func parseEntries(reply []string, start string) (some []store.Entry, next string, err error) {
-	if len(reply) < 2 || len(reply)%2 != 0 {
-		return nil, "", errGarbage
-	}
-	now, err := strconv.ParseInt(reply[0], 10, 64)
-	if err != nil {
-		return nil, "", errGarbage
-	}
-	for kept := range slices.Chunk(reply[2:], 2) {
-		if state, ok := parseState(kept[1]); ok {
+	for kept := range slices.Chunk(reply, 2) {
+		if state, ok := parseState(kept[1]); ok { // what is no bucket is left out
 			some = append(some, store.Entry{Key: strings.TrimPrefix(kept[0], start), State: state, Now: leakybucket.Instant(now)})
 		}
 	}
-	return some, strings.TrimPrefix(reply[1], "0"), nil // no other cursor begins with 0
+	return some, next, s.connection.explain("listing buckets", err)
 }
 
 // parseState reads a bucket as bucket.lua writes it.

@@ -17,8 +17,13 @@ func (s *Store) registryKey() string { return s.prefix + "@changes" }
 // Texts implements [store.Registry].
 func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err error) {
 	reply, err := s.ask(ctx, registryScript, s.registryKey(), s.now(), strconv.FormatInt(seen, 10), "")
+	var before, count int64
 	if err == nil {
-		all, err = parseTexts(reply)
+		reply, err = parseNumbers(reply, &before, &all.Last, &count)
+	}
+	all.Count = int(count)
+	for field := range slices.Chunk(reply, 2) {
+		all.Texts = append(all.Texts, parseText(field[0], field[1]))
 	}
 	return all, s.connection.explain("reading "+s.registryKey(), err)
 }
@@ -31,35 +36,24 @@ func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last 
 		args = append(args, t.Name, strconv.FormatInt(t.Number, 10), strconv.FormatInt(int64(t.End), 10), t.Text)
 	}
 	reply, err := s.ask(ctx, registryScript, s.registryKey(), args...)
+	var count int64
 	if err == nil {
-		before, last, err = parseWrite(reply)
+		_, err = parseNumbers(reply, &before, &last, &count)
 	}
 	return before, last, s.connection.explain("writing "+s.registryKey(), err)
 }
 
-func parseWrite(reply []string) (before, last int64, err error) {
-	if len(reply) < 3 || len(reply)%2 != 1 {
-		return 0, 0, errGarbage
+// parseNumbers reads the numbers with which a reply begins, and returns the pairs behind them.
+func parseNumbers(reply []string, numbers ...*int64) (pairs []string, err error) {
+	if pairs := len(reply) - len(numbers); pairs < 0 || pairs%2 != 0 {
+		return nil, errGarbage
 	}
-	before, errBefore := strconv.ParseInt(reply[0], 10, 64)
-	last, errLast := strconv.ParseInt(reply[1], 10, 64)
-	if errBefore != nil || errLast != nil {
-		return 0, 0, errGarbage
+	for i, n := range numbers {
+		if *n, err = strconv.ParseInt(reply[i], 10, 64); err != nil {
+			return nil, errGarbage
+		}
 	}
-	return before, last, nil
-}
-
-func parseTexts(reply []string) (all store.Texts, err error) {
-	if _, all.Last, err = parseWrite(reply); err != nil {
-		return all, err
-	}
-	if all.Count, err = strconv.Atoi(reply[2]); err != nil {
-		return all, errGarbage
-	}
-	for field := range slices.Chunk(reply[3:], 2) {
-		all.Texts = append(all.Texts, parseText(field[0], field[1]))
-	}
-	return all, nil
+	return reply[len(numbers):], nil
 }
 
 // parseText reads what the field of a name holds, which somebody else may have written.
