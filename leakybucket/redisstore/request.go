@@ -48,7 +48,7 @@ func (s *Store) name(zone, key string, shadow bool) string {
 // check says why the request cannot be sent.
 func (r *request) check() error {
 	if len(r.keys) > mostKeys {
-		return fmt.Errorf("got %d buckets in one call, want at most %d", len(r.keys), mostKeys)
+		return fmt.Errorf("%w but %d in one call: want at most %d", store.ErrBadBucket, len(r.keys), mostKeys)
 	}
 	for _, key := range r.keys {
 		if len(key) > longestKey {

@@ -9,8 +9,8 @@ import (
 )
 
 // ErrBadBucket is wrapped by errors of a call that found, under the name of a bucket,
-// something that is not a bucket, or that gave a name which the store does not take. Other
-// buckets are not affected, and the store is well.
+// something that is not a bucket, or that gave a name, or so many names, which the store does not
+// take. Other buckets are not affected, and the store is well.
 var ErrBadBucket = errors.New("not a bucket")
 
 // A Resetter is a store that can forget single buckets at once.
