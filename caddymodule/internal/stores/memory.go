@@ -18,7 +18,6 @@ const (
 	DefaultSnapshotInterval = 30 * time.Second
 
 	shedEvery = time.Minute
-	patience  = 4 * time.Second // with the disk: at the end Caddy's unit for systemd allows 5
 )
 
 // A MemoryUse is what a config wants of the process's memory.
@@ -41,15 +40,19 @@ type Memory struct {
 	stop  chan struct{}
 	timer *time.Timer // until the next save, by the newest config
 
-	writing sync.Mutex // held while the file is used, which may take as long as the disk hangs; locked before mu
+	// patience is how long a reload and the end wait for a disk that hangs.
+	patience time.Duration
+
+	writing sync.Mutex     // held while the file is used, which may take as long as the disk hangs; locked before mu
+	path    string         // of the file; empty if none is wanted
+	file    *snapshot.File // nil if it cannot be had yet
+	saved   uint64         // Changes() when the file was last up to date
 
 	mu       sync.Mutex
-	last     *MemoryUse     // the newest that has started; nil at first
-	reported uint64         // evictions
-	file     *snapshot.File // nil if last wants none, or it cannot be had
-	saved    uint64         // Changes() when the file was last up to date
-	fresh    time.Time      // and when that was
-	failing  bool           // the last write failed, which was logged
+	last     *MemoryUse // the newest that has started; nil at first, and when all have left
+	reported uint64     // evictions
+	fresh    time.Time  // when the file was last up to date
+	failing  bool       // the last attempt failed, which was logged
 	failures uint64
 }
 
@@ -67,7 +70,8 @@ func newMemory(maxBuckets int) *Memory {
 	return &Memory{
 		Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
 		stop:  make(chan struct{}), timer: time.NewTimer(DefaultSnapshotInterval),
-		fresh: time.Now(),
+		patience: 4 * time.Second, // at the end Caddy's unit for systemd allows 5
+		fresh:    time.Now(),
 	}
 }
 
@@ -103,40 +107,42 @@ func (m *Memory) shed() {
 // Destruct ends the goroutine when no config uses the memory any more, and saves for the last time.
 func (m *Memory) Destruct() error {
 	close(m.stop)
-	m.end(patience)
+	m.end()
 	return nil
 }
 
 // end saves for the last time, and gives up the file.
-func (m *Memory) end(wait time.Duration) {
-	m.bounded(wait, func() {
+func (m *Memory) end() {
+	m.bounded(func() {
 		m.Save()
 		m.writing.Lock()
 		defer m.writing.Unlock()
 		m.file.Close()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.last, m.file = nil, nil // the file may be another's by now
+		m.last = nil // the file may be another's by now
 	})
 }
 
 // bounded does what may take as long as the disk hangs, which must keep neither a reload nor the process
-// from ending: after so long, it goes on in the background.
-func (m *Memory) bounded(wait time.Duration, do func()) {
-	logger, done := zap.NewNop(), make(chan struct{})
+// from ending: after a while, it goes on in the background.
+func (m *Memory) bounded(do func()) {
 	m.mu.Lock()
-	if m.last != nil {
-		logger = m.last.Logger.With(zap.String("file", m.last.Snapshot))
-	}
+	config := m.last
 	m.mu.Unlock()
+	if config == nil {
+		return // it never had a file, or has given it up
+	}
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		do()
 	}()
 	select {
 	case <-done:
-	case <-time.After(wait):
-		logger.Error("the disk hangs, so the snapshot is not waited for: a restart may begin with an older one", zap.Duration("waited", wait))
+	case <-time.After(m.patience):
+		config.Logger.Error("the disk hangs, so the snapshot is not waited for: a restart may begin with an older one",
+			zap.String("file", config.Snapshot), zap.Duration("waited", m.patience))
 	}
 }
 
@@ -145,62 +151,80 @@ const unsaved = math.MaxUint64
 
 // Use keeps at most so many buckets, and saves them as a config wants it that has started. The first
 // one reads its file: later ones find buckets that are newer than any file.
-func (m *Memory) Use(config *MemoryUse, maxBuckets int) { m.use(config, maxBuckets, patience) }
-
-func (m *Memory) use(config *MemoryUse, maxBuckets int, wait time.Duration) {
+func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	m.mu.Lock()
 	m.SetMaxBuckets(maxBuckets)
 	last := m.last
-	same := last != nil && last.Snapshot == config.Snapshot && m.file != nil
-	if m.last = config; !same || last.Every != config.Every { // else reloads would put the next save off
+	if m.last = config; last == nil || last.Every != config.Every { // else reloads would put the next save off
 		m.timer.Reset(config.Every)
 	}
 	m.mu.Unlock()
 	switch {
 	case last == nil:
-		m.reopen(true) // no request may come before the buckets
-	case !same:
-		m.bounded(wait, func() { m.reopen(false) })
+		m.save(true) // no request may come before the buckets
+	case last.Snapshot != config.Snapshot:
+		m.bounded(m.Save)
 	}
 }
 
-// reopen changes to the file that the newest config wants by now.
-func (m *Memory) reopen(restores bool) {
+// Save writes the file of the newest config if a bucket has changed since it was written. It opens that
+// first if it is another one, or could not be had before.
+func (m *Memory) Save() { m.save(false) }
+
+// save is Save, or restores what the file has.
+func (m *Memory) save(restores bool) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
-	config, former := m.last, m.file
+	config := m.last
+	if config != nil {
+		m.timer.Reset(config.Every) // with mu held: a reload sets it, too
+	}
 	m.mu.Unlock()
 	if config == nil {
 		return // all have left meanwhile
 	}
-	former.Close()
-	file, saved := m.open(config, restores)
+	if config.Snapshot != m.path {
+		m.file.Close()
+		m.file, m.path, m.saved = nil, config.Snapshot, unsaved
+	}
+	if m.path == "" {
+		return
+	}
+	logger, changes, err := config.Logger.With(zap.String("file", m.path)), m.Changes(), error(nil)
+	if m.file == nil {
+		m.file, err = snapshot.Open(m.path)
+	}
+	switch {
+	case err != nil:
+	case restores:
+		m.restore(config, logger)
+	case changes != m.saved:
+		if err = m.file.Write(m.WriteSnapshot); err == nil {
+			m.saved = changes
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.file, m.fresh, m.saved, m.failing = file, time.Now(), saved, false
+	switch {
+	case err != nil && !m.failing:
+		logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval", zap.Error(err))
+	case err == nil && m.failing:
+		logger.Info("the snapshot is written again")
+	}
+	if m.failing = err != nil; m.failing {
+		m.failures++
+	} else {
+		m.fresh = time.Now()
+	}
 }
 
-// open opens the file of a config, which may take as long as a disk hangs, and restores what it has. It
-// returns nil if there is none, and Changes() if the file is up to date. writing is held.
-func (m *Memory) open(config *MemoryUse, restores bool) (file *snapshot.File, saved uint64) {
-	saved = unsaved
-	if config.Snapshot == "" {
-		return nil, saved
-	}
-	logger := config.Logger.With(zap.String("file", config.Snapshot))
-	file, err := snapshot.Open(config.Snapshot)
-	if err != nil {
-		logger.Warn("no snapshot of the buckets is kept, so a restart empties them all", zap.Error(err))
-		return nil, saved
-	}
-	if !restores {
-		return file, saved
-	}
-	err = file.Load(func(content []byte) error {
+// restore restores the buckets of the file. writing is held.
+func (m *Memory) restore(config *MemoryUse, logger *zap.Logger) {
+	err := m.file.Load(func(content []byte) error {
 		found, err := m.ReadSnapshot(content, config.Restored)
 		if err == nil {
-			saved = m.Changes() // a config that fails to start changes nothing
+			m.saved = m.Changes() // a config that fails to start changes nothing
 			logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
 				zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
 		}
@@ -208,45 +232,6 @@ func (m *Memory) open(config *MemoryUse, restores bool) (file *snapshot.File, sa
 	})
 	if err != nil {
 		logger.Warn("the snapshot cannot be used, so all buckets are empty", zap.Error(err))
-	}
-	return file, saved
-}
-
-// Save writes the file if a bucket has changed since it was written.
-func (m *Memory) Save() {
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	m.mu.Lock()
-	config, file, saved := m.last, m.file, m.saved
-	wanted := config != nil && config.Snapshot != ""
-	if wanted {
-		m.timer.Reset(config.Every) // with mu held: a reload sets it, too
-	}
-	m.mu.Unlock()
-	if !wanted {
-		return
-	}
-	changes, err := m.Changes(), error(nil)
-	if file != nil && changes != saved {
-		err = file.Write(m.WriteSnapshot)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	logger := config.Logger.With(zap.String("file", config.Snapshot))
-	switch {
-	case file == nil:
-		m.failures++
-	case err != nil:
-		if !m.failing {
-			logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval", zap.Error(err))
-		}
-		m.failing = true
-		m.failures++
-	default:
-		if m.failing {
-			logger.Info("the snapshot is written again")
-		}
-		m.saved, m.fresh, m.failing = changes, time.Now(), false
 	}
 }
 
@@ -261,5 +246,5 @@ type SnapshotState struct {
 func (m *Memory) Snapshot(now time.Time) (state SnapshotState, wanted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return SnapshotState{now.Sub(m.fresh), m.failures, m.failing || m.file == nil}, m.last != nil && m.last.Snapshot != ""
+	return SnapshotState{now.Sub(m.fresh), m.failures, m.failing}, m.last != nil && m.last.Snapshot != ""
 }

@@ -34,7 +34,8 @@ func TestADiskThatHangsKeepsNobodyWaiting(t *testing.T) {
 	default:
 	}
 	check.That(t, wanted, "got no snapshot wanted")
-	m.end(time.Nanosecond) // nor does the end of the process
+	m.patience = time.Nanosecond
+	m.end() // nor does the end of the process
 	wantLogged(t, logs, "error: the disk hangs, so the snapshot is not waited for: a restart may begin with an older one")
 	disk, err := os.Open(file + ".new")
 	check.OK(t, err)
@@ -53,11 +54,12 @@ func TestAReloadToAnotherFileWaitsForNoDiskThatHangs(t *testing.T) {
 	for _, hangs := range []string{"old.lock", "new.lock"} {
 		dir := t.TempDir()
 		m, logs := started(t, "")
+		m.patience = time.Nanosecond
 		check.OK(t, syscall.Mkfifo(filepath.Join(dir, hangs), 0o600))
 		for _, name := range []string{"old", "new"} {
 			next := *m.last
 			next.Snapshot = filepath.Join(dir, name)
-			m.use(&next, 1000, time.Nanosecond)
+			m.Use(&next, 1000)
 		}
 		_, wanted := m.Snapshot(time.Now())
 		check.That(t, wanted, "%s hangs: got no snapshot wanted", hangs)

@@ -26,7 +26,10 @@ func started(t *testing.T, file string) (*Memory, *observer.ObservedLogs) {
 		return true
 	}
 	m.Use(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), Restored: limits}, 1000)
-	t.Cleanup(func() { m.end(time.Hour) })
+	t.Cleanup(func() {
+		m.patience = time.Hour
+		m.end()
+	})
 	return m, logs
 }
 
@@ -54,7 +57,7 @@ func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
 	_, err := os.Stat(file + ".bad")
 	check.That(t, err == nil, "the file under its new name: got error %v, want none", err)
 	pour(t, s, "a")
-	s.end(time.Hour)
+	s.end()
 	s, logs = started(t, file)
 	wantLogged(t, logs, "info: buckets were restored")
 	check.Equal(t, s.Buckets()["z"], 1, "buckets, want the one that was saved")
@@ -67,11 +70,11 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	first.Save()
 	wantLogged(t, logs)
 	second, logs := started(t, file)
-	wantLogged(t, logs, "warn: no snapshot of the buckets is kept, so a restart empties them all")
+	wantLogged(t, logs, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
 	pour(t, second, "b")
 	pour(t, second, "c")
-	second.end(time.Hour)
-	first.end(time.Hour)
+	second.end()
+	first.end()
 	third, _ := started(t, file)
 	check.Equal(t, third.Buckets()["z"], 1, "buckets, want the one of the first process")
 }
