@@ -12,7 +12,6 @@ import (
 
 var (
 	refusedKeys = desc("refused_keys", "Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", "zone")
-	levelRatio  = desc("level_ratio", "How full buckets were after each decision, as a fraction of their capacity.", "zone")
 
 	breakerOpen      = desc("breaker_open", "Whether the shared store is down and left alone (1) or is asked (0).", "store")
 	keptBuckets      = desc("buckets", "Buckets kept in memory, among them some that became empty lately.", "zone")
@@ -131,14 +130,5 @@ func (e *Engine) collectZones(to metricsChannel) {
 		if z.Delay != nil && z.Shadow == nil {
 			to.gauge(waitingRequests, float64(z.State.Waiting.Taken()), name, "")
 		}
-		levels := &z.State.Levels
-		sum, count, upTo := float64(levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
-		for i := range levels.Counts {
-			count += levels.Counts[i].Load()
-			if i < len(telemetry.Fractions) {
-				upTo[telemetry.Fractions[i]] = count
-			}
-		}
-		to <- prometheus.MustNewConstHistogram(levelRatio, count, sum, upTo, name)
 	}
 }

@@ -137,7 +137,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 		return e.Zones[name], err
 	}
 	z = &Zone{Zone: definition, Definition: text, State: JoinState(name)}
-	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(z.OnStoreError, e.app.OnStoreError)) // both have been checked
+	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(z.OnStoreError, e.app.OnStoreError)) // both have been checked, and none means local
 	defer func() {
 		if err != nil {
 			_ = stores.Leave(StateKey(name)) // which can tell nothing better
@@ -240,17 +240,13 @@ func (e *Engine) End() {
 // outlives the config.
 func (e *Engine) CleanUp() error {
 	var errs []error
-	var logs []*telemetry.RefusalLog
 	for name, z := range e.Zones {
-		logs = append(logs, z.Counts.RefusalLogs()...)
+		z.Counts.Flush()
 		errs = append(errs, stores.Leave(StateKey(name)))
 	}
 	for _, l := range e.InFlight {
-		logs = append(logs, l.RefusalLogs()...)
+		l.Flush()
 		errs = append(errs, l.Leave())
-	}
-	for _, log := range logs {
-		log.Flush()
 	}
 	for name := range e.names {
 		_, zone := stores.Process.References(StateKey(name))

@@ -26,7 +26,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // Options are what a limit takes from outside of its definition.
@@ -128,9 +127,10 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 	return err
 }
 
-// RefusalLogs returns the logs of refusals.
-func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
-	return []*telemetry.RefusalLog{l.counts.refusals[limit.Refused], l.counts.refusals[limit.ShadowRefused]}
+// Flush logs refusals that were counted but not logged yet.
+func (l *Limit) Flush() {
+	l.counts.refusals[limit.Refused].Flush()
+	l.counts.refusals[limit.ShadowRefused].Flush()
 }
 
 // Leave ends the use of the limit by its config.

@@ -22,7 +22,6 @@ import (
 // Figures are the figures of a zone name, in all configs that have it.
 type Figures struct {
 	Recent   sketch.Recent
-	Levels   levelHistogram
 	Refused  sketch.Distinct
 	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
 
@@ -53,6 +52,7 @@ type Counts struct {
 	// What a request needs that is admitted lies side by side.
 	figures  *Figures
 	admitted prometheus.Counter // one of decided
+	levels   prometheus.Observer
 	facts    facts
 
 	Options
@@ -79,13 +79,13 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	if len(compiled.Refund) > 0 {
 		t.facts.responses = new([statuses]atomic.Uint64)
 	}
-	t.decided = countersOf(compiled)
+	t.decided, t.levels = countersOf(compiled), Levels.WithLabelValues(compiled.Name)
 	t.admitted = t.decided[limit.Admitted][limit.None]
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	t.refusals[limit.Refused] = &RefusalLog{Logger: t.Logger, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
 	t.refusals[limit.ShadowRefused] = &RefusalLog{Logger: t.Logger, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests"}
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
-		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused}
+		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused, keys: make(map[string]*overflow)}
 		if compiled.Block != nil {
 			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
 		}
@@ -114,13 +114,11 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, header http.Header) 
 		Requests.WithLabelValues(t.zone.Name, d.String(), why.String(), "").Inc()
 	}
 	if why == limit.None {
-		if weight := t.figures.Recent.Weight(sketch.Admitted, t.facts.asked.Add(1)); weight > 0 {
-			t.sample(o, r, weight)
-		}
+		t.fits(o, r)
 		return
 	}
 	if fraction, known := o.Fraction(); known {
-		t.figures.Levels.observe(fraction, 1)
+		t.levels.Observe(fraction)
 	}
 	asked := why != limit.Banned && why != limit.Error // which hold whatever the zone matches
 	if asked {
@@ -147,22 +145,27 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, header http.Header) 
 // Admitted implements limit.Reporter.
 func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) {
 	t.admitted.Inc()
-	if weight := t.figures.Recent.Weight(sketch.Admitted, t.facts.asked.Add(1)); weight > 0 {
-		t.sample(o, r, weight)
-	}
+	t.fits(o, r)
 }
 
-// sample counts a charge that fits as so many of them.
-func (t *Counts) sample(o *limit.Outcome, r *http.Request, weight int) {
+// fits counts a charge that fits. Of many, it looks at a sample.
+func (t *Counts) fits(o *limit.Outcome, r *http.Request) {
+	weight := t.figures.Recent.Weight(sketch.Admitted, t.facts.asked.Add(1))
+	if weight == 0 {
+		return
+	}
+	for range weight {
+		t.levels.Observe(o.Level() / o.Limit.Capacity)
+	}
 	client := limit.AddressOf(r)
-	t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
 	t.figures.Recent.Add(sketch.Admitted, o.Key, client, weight)
 	t.facts.sample(o.Key, client)
 }
 
-// RefusalLogs returns the logs of refusals.
-func (t *Counts) RefusalLogs() []*RefusalLog {
-	return []*RefusalLog{t.refusals[limit.ShadowRefused], t.refusals[limit.Refused]}
+// Flush logs refusals that were counted but not logged yet.
+func (t *Counts) Flush() {
+	t.refusals[limit.ShadowRefused].Flush()
+	t.refusals[limit.Refused].Flush()
 }
 
 // blocked counts and logs a block that began.

@@ -3,7 +3,6 @@ package telemetry
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -33,14 +32,13 @@ func TestThePeopleTableIsBounded(t *testing.T) {
 	}
 }
 
-func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
-	var h levelHistogram
-	for _, fraction := range []float64{0, .1, .11, 1, 1.5} {
-		h.observe(fraction, 1)
+func TestBucketsThatAreNearlyFullAreCounted(t *testing.T) {
+	counts := Counts{levels: Levels.WithLabelValues("nearly")}
+	t.Cleanup(func() { DeleteSeries("nearly") })
+	for _, fraction := range []float64{0, .1, .9, .91, 1, 1.5} {
+		counts.levels.Observe(fraction)
 	}
-	got := []uint64{h.Counts[0].Load(), h.Counts[1].Load(), h.Counts[9].Load(), h.Counts[10].Load()}
-	want := []uint64{2, 1, 1, 1}
-	check.That(t, slices.Equal(got, want), "got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
+	check.Equal(t, counts.NearFull(), 3, "buckets above 0.9")
 }
 
 func TestPlotsShowTheLastMinutes(t *testing.T) {

@@ -76,9 +76,6 @@ func (f *overflows) note(o *limit.Outcome) {
 		if len(f.keys) >= mostOverflowing {
 			return
 		}
-		if f.keys == nil {
-			f.keys = make(map[string]*overflow)
-		}
 		k = &overflow{began: now}
 		f.keys[o.Key] = k
 		f.emit(EventOverflow, f.data(o.Key, "reason", why.String()))

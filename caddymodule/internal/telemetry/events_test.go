@@ -56,7 +56,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 }
 
 func overflowsOf(options Options) *overflows {
-	return &overflows{of: &Counts{zone: &limit.Zone{Name: "some"}, Options: options}}
+	return &overflows{keys: make(map[string]*overflow), of: &Counts{zone: &limit.Zone{Name: "some"}, Options: options}}
 }
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {

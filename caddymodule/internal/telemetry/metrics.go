@@ -1,8 +1,6 @@
 package telemetry
 
 import (
-	"sync/atomic"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -54,6 +52,10 @@ var (
 	Delays = NewHistograms("delay_seconds",
 		"Delays of delayed requests, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "zone")
 
+	// Levels of debts alone are above 1. A level that stands for many requests is observed as often.
+	Levels = NewHistograms("level_ratio",
+		"How full buckets were after each decision, as a fraction of their capacity.", []float64{.1, .2, .3, .4, .5, .6, .7, .8, nearFull, 1}, "zone")
+
 	StoreSeconds = NewHistograms("store_seconds",
 		"How long calls of the shared store took, failed ones too, in seconds.", []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}, "store")
 
@@ -86,31 +88,6 @@ func countersOf(z *limit.Zone) (c counters) {
 	makes(z.Key.Missing == limit.Refuse, limit.MissingKey, limit.Refused, limit.ShadowRefused)
 	makes(z.Key.Unlisted == limit.Refuse, limit.UnlistedKey, limit.Refused, limit.ShadowRefused)
 	return c
-}
-
-// Fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only
-// debts are above 1.
-var Fractions = [...]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
-
-// A levelHistogram counts how full buckets were. The zero value is ready for use.
-type levelHistogram struct {
-	Sum    atomic.Uint64 // in millionths
-	Counts [len(Fractions) + 1]atomic.Uint64
-}
-
-// observe counts a bucket, which stands for so many.
-func (h *levelHistogram) observe(fraction float64, times int) {
-	i := 0
-	for i < len(Fractions) && fraction > Fractions[i] {
-		i++
-	}
-	h.Counts[i].Add(uint64(times))
-	h.Sum.Add(uint64(float64(times) * fraction * 1e6))
-}
-
-// NearFull returns how many were over nine tenths full.
-func (h *levelHistogram) NearFull() uint64 {
-	return h.Counts[len(Fractions)-1].Load() + h.Counts[len(Fractions)].Load()
 }
 
 // CountStore makes the series of the shared stores of a name, so that they exist before the

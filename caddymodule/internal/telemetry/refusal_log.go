@@ -41,13 +41,9 @@ type RefusalLog struct {
 // Note counts a refusal.
 func (l *RefusalLog) Note(key string) {
 	l.keys.Add(sketch.Hash(key))
-	if l.count.Add(1) == 1 {
-		l.begin()
+	if l.count.Add(1) > 1 {
+		return
 	}
-}
-
-// begin logs that the limit begins to refuse, and starts the timer, unless it runs.
-func (l *RefusalLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer == nil {
