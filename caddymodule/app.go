@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -110,9 +109,6 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		return err
 	}
 	sharing := a.OnStoreError != "" || a.StoreTimeout != 0 || a.Nodes != 0
-	a.OnStoreError = cmp.Or(a.OnStoreError, sharedstore.Local.String())
-	a.StoreTimeout = cmp.Or(a.StoreTimeout, caddy.Duration(sharedstore.DefaultTimeout))
-	a.Nodes = cmp.Or(a.Nodes, 1)
 	if a.StoreRaw == nil {
 		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
 	}

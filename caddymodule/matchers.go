@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -75,9 +74,9 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if !m.engine.AnyBlock() {
 		return false, nil
 	}
-	for _, z := range m.mayBlock(&s) {
+	for _, z := range m.engine.MayBlock(&s) {
 		c, can := z.BlockedBucket(&s)
-		if !can || c.Shadow || res.Decided(z) {
+		if m.Zone != "" && m.Zone != z.Name || !can || c.Shadow || res.Decided(z) {
 			continue
 		}
 		if _, runs := m.engine.ConfirmedBlock(r.Context(), &c); runs {
@@ -87,27 +86,14 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	return false, nil
 }
 
-// mayBlock returns those of the zones that the matcher asks about that may block a client.
-func (m *MatchBlocked) mayBlock(s *limit.Subject) []*limit.Zone {
-	if z := m.engine.Zones[m.Zone]; z != nil {
-		return []*limit.Zone{z.Zone}
-	}
-	return m.engine.MayBlock(s)
-}
-
 // zones returns the zones that the matcher asks about.
-func (m *MatchBlocked) zones() iter.Seq[*limit.Zone] {
-	return func(yield func(*limit.Zone) bool) {
-		if z := m.engine.Zones[m.Zone]; z != nil {
-			yield(z.Zone)
-			return
-		}
-		for _, z := range m.engine.Zones {
-			if !yield(z.Zone) {
-				return
-			}
+func (m *MatchBlocked) zones() (zones []*limit.Zone) {
+	for name, z := range m.engine.Zones {
+		if m.Zone == "" || m.Zone == name {
+			zones = append(zones, z.Zone)
 		}
 	}
+	return zones
 }
 
 // UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:

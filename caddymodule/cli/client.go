@@ -190,7 +190,7 @@ func (c *client) make(call string, in wire.Change) error {
 	}
 	s.Key = cmp.Or(in.Key, s.Key) // the bucket's name may be a digest
 	change, of := described(*s)
-	c.printf("%s of %s holds until %s%s.\n", change, of, s.Until.Local().Format(time.DateTime), syncText(s.Synced))
+	c.printf("%s of %s holds until %s%s.\n", change, of, s.Until.Local().Format(time.DateTime), syncText(s.Sync))
 	return nil
 }
 
@@ -209,7 +209,7 @@ func (c *client) end(call string, in wire.Change) error {
 	if !s.Ended {
 		return errors.New("there is no such change: see caddy throttle bans")
 	}
-	c.printf("Ended%s.\n", syncText(s.Synced))
+	c.printf("Ended%s.\n", syncText(s.Sync))
 	return nil
 }
 
@@ -222,8 +222,7 @@ func (c *client) ofZone(call string, args []string, do func(string, wire.Change)
 }
 
 // syncText says where a change holds.
-func syncText(made wire.Synced) (where string) {
-	t := made.Sync
+func syncText(t *wire.Sync) (where string) {
 	where = ", on this Caddy"
 	switch {
 	case t.Error != "":

@@ -212,7 +212,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 // for no time, which would be for good.
 func TestChangesLastForDaysToo(t *testing.T) {
 	for length, want := range map[string]string{"30m": `"for":1800000000000`, "7d": `"for":604800000000000`} {
-		_, sent, err := resultOf(t, "ban", wire.Override{Synced: wire.Synced{Sync: new(changes.Sync)}}, "203.0.113.7", "--for", length)
+		_, sent, err := resultOf(t, "ban", wire.Override{Sync: new(changes.Sync)}, "203.0.113.7", "--for", length)
 		check.That(t, err == nil && strings.Contains(sent, want), "%s: got error %v and %s sent, want %s", length, err, sent, want)
 	}
 	for _, wrong := range []string{"0s", "0", "-5m", "soon", "5"} {

@@ -139,8 +139,8 @@ func Answer(w http.ResponseWriter, r *http.Request, path string, from override.O
 		}
 		return err
 	}
-	for _, change := range in.changed {
-		e.Logger.Warn("changed at run time", zap.String("via", from.Via), zap.String("by", from.By), zap.String("path", path), zap.String("of", change.Of))
+	if in.changed != "" {
+		e.Logger.Warn("changed at run time", zap.String("via", from.Via), zap.String("by", from.By), zap.String("path", path), zap.String("of", in.changed))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -155,7 +155,7 @@ type input struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	from    override.Origin
-	changed []override.Change // by the call
+	changed string // by the call; empty if nothing was
 }
 
 // decode reads the one JSON object of the body. Unknown fields are errors.

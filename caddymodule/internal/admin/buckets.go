@@ -143,11 +143,11 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	}
 	r.result.Banned = r.set.BannedAll(prefixOf(of.Client), r.now) != nil
 	if freed := r.result.Freed; len(freed) > 0 {
-		of := freed[0] // the client may be named by a secret, and the names of its buckets hold none
+		in.changed = freed[0] // the client may be named by a secret, and the names of its buckets hold none
 		if more := r.result.Count - 1; more > 0 {
-			of += fmt.Sprintf(" and %d more", more)
+			in.changed += fmt.Sprintf(" and %d more", more)
 		}
-		in.note(e, "release", of)
+		e.Control.Changes.Note(override.Change{At: r.now, Origin: in.from, Action: "release", Of: in.changed})
 	}
 	return r.result, nil
 }
@@ -221,15 +221,12 @@ const (
 	listTime = 5 * time.Second
 )
 
-// A bucketOrder compares buckets.
-type bucketOrder func(a, b *wire.Bucket) int
-
-var listOrders = map[string]bucketOrder{
-	"level": func(a, b *wire.Bucket) int {
+var listOrders = map[string]func(a, b wire.Bucket) int{
+	"level": func(a, b wire.Bucket) int {
 		return cmp.Or(byVerdict(a, b), cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
 	},
-	"key": func(a, b *wire.Bucket) int { return cmp.Compare(a.Key, b.Key) },
-	"last": func(a, b *wire.Bucket) int {
+	"key": func(a, b wire.Bucket) int { return cmp.Compare(a.Key, b.Key) },
+	"last": func(a, b wire.Bucket) int {
 		return cmp.Or(cmp.Compare(a.LastUsed, b.LastUsed), cmp.Compare(a.Key, b.Key))
 	},
 }
@@ -295,8 +292,8 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 }
 
 // top returns the first n in an order.
-func top(buckets []wire.Bucket, order bucketOrder, n int) []wire.Bucket {
-	slices.SortFunc(buckets, func(a, b wire.Bucket) int { return order(&a, &b) })
+func top(buckets []wire.Bucket, order func(a, b wire.Bucket) int, n int) []wire.Bucket {
+	slices.SortFunc(buckets, order)
 	return buckets[:min(n, len(buckets))]
 }
 
@@ -391,7 +388,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 		}
 	}
 	r.Local = w.Shared != nil && w.Shared.Failing()
-	slices.SortStableFunc(r.Buckets, func(a, b wire.Bucket) int { return byVerdict(&a, &b) })
+	slices.SortStableFunc(r.Buckets, byVerdict)
 	for _, o := range overridesOf(w.Engine, w.now) {
 		if o.Kind == "shadow" && concerned[o.Zone] {
 			r.Shadows = append(r.Shadows, o)
@@ -470,7 +467,7 @@ func prefixOf(text string) netip.Prefix {
 }
 
 // byVerdict sorts buckets that refuse first, then those in shadow that would.
-func byVerdict(a, b *wire.Bucket) int {
+func byVerdict(a, b wire.Bucket) int {
 	order := []string{limit.Refused.String(), limit.ShadowRefused.String(), limit.Admitted.String()}
 	return cmp.Compare(slices.Index(order, a.Verdict.Decision), slices.Index(order, b.Verdict.Decision))
 }

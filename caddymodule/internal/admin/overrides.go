@@ -46,13 +46,12 @@ func makes(of entryOf, ends bool) func(context.Context, *engine.Engine, *input, 
 		case err != nil:
 			return nil, badRequest("%w", err)
 		}
-		in.changed = append(in.changed, made)
-		synced := wire.Synced{Sync: &where}
+		in.changed = made.Of
 		if ends {
-			return wire.Ended{Ended: true, Synced: synced}, nil
+			return wire.Ended{Ended: true, Sync: &where}, nil
 		}
 		held := overrideOf(e, entry)
-		held.Synced = synced
+		held.Sync = &where
 		return held, nil
 	}
 }
@@ -158,11 +157,4 @@ func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
 		o.Hits = h.Hits.Load()
 		return o
 	})
-}
-
-// note adds to the journal what is no change.
-func (in *input) note(e *engine.Engine, action, of string) {
-	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: of}
-	in.changed = append(in.changed, c)
-	e.Control.Changes.Note(c)
 }

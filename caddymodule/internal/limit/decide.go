@@ -3,7 +3,6 @@ package limit
 import (
 	"cmp"
 	"context"
-	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -347,7 +346,7 @@ func (a *evaluation) claimBan() (refused bool) {
 	if ban == nil || slices.ContainsFunc(a.Zones, a.decided) {
 		return false
 	}
-	by := BannedBy(slices.Values(a.Zones), &a.Subject)
+	by := BannedBy(a.Zones, &a.Subject)
 	if by == nil {
 		return false
 	}
@@ -362,8 +361,8 @@ func (a *evaluation) claimBan() (refused bool) {
 // BannedBy returns the zone that refuses a request whose client is banned: one that is not
 // in shadow, if there is one. If a zone exempts the request, the ban does not hold, and
 // BannedBy returns nil.
-func BannedBy(zones iter.Seq[*Zone], s *Subject) (by *Zone) {
-	for z := range zones {
+func BannedBy(zones []*Zone, s *Subject) (by *Zone) {
+	for _, z := range zones {
 		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return nil
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // standard is how many keys are counted at once, if a counter does not say.
-const standard = 64
+const standard = 128
 
 // A Counter counts the most frequent keys of a stream, by the algorithm Space-Saving
 // (Metwally, Agrawal, El Abbadi 2005): a new key takes the place of the least frequent
@@ -18,7 +18,7 @@ const standard = 64
 // 1/Size of a stream is counted. The zero counter is empty. It is not safe for
 // concurrent use.
 type Counter[K comparable] struct {
-	// Size is how many keys are counted at once. Zero means 64.
+	// Size is how many keys are counted at once. Zero means 128.
 	Size int
 
 	at      map[K]int // keys to indices of entries

@@ -18,8 +18,6 @@ const (
 	Span  = 20 * time.Second
 	parts = 4
 
-	counted = 128 // keys of each kind in each part
-
 	// So many requests of a part are counted one by one, admitted and refused ones apart. From
 	// then on a sample is, of which each further so many halve the share, down to one in mostWeight.
 	exactly, halveAfter, mostWeight = 2000, 500, 1024
@@ -117,13 +115,11 @@ func (r *Recent) Add(kind Kind, key string, addr netip.Addr, weight int) {
 func (t *tally) add(name string, addr netip.Addr, times int) {
 	t.samples++
 	t.total += times
-	t.keys.Size = counted
 	t.keys.Add(name, times)
 	if !addr.IsValid() {
 		return
 	}
 	for i := range t.nets {
-		t.nets[i].Size = counted
 		t.nets[i].Add(key.ClientPrefix(addr, masks[i].ipv4, masks[i].ipv6), times)
 	}
 }
@@ -181,12 +177,12 @@ func (t *tally) addTo(all map[string]*sum, kind int, by Grouping) {
 		of.least[kind] = max(of.least[kind], t.least)
 	}
 	if by == ByKey {
-		for _, k := range t.keys.Top(counted) {
+		for _, k := range t.keys.Top(standard) {
 			add(k.Key, k.AtLeast)
 		}
 		return
 	}
-	for _, k := range t.nets[by].Top(counted) {
+	for _, k := range t.nets[by].Top(standard) {
 		name := k.Key.String()
 		if k.Key.Addr().Is4() {
 			name = strings.TrimSuffix(name, "/32") // as people write an address

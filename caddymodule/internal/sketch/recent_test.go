@@ -118,8 +118,8 @@ func TestARecentIsBounded(t *testing.T) {
 	}
 	for i := range r.part {
 		tally := &r.part[i].tallies[Refused]
-		if len(tally.keys.at) > counted || len(tally.nets[0].at) > counted || len(tally.nets[1].at) > counted {
-			t.Errorf("got %d keys and %d addresses, want at most %d", len(tally.keys.at), len(tally.nets[0].at), counted)
+		if len(tally.keys.at) > standard || len(tally.nets[0].at) > standard || len(tally.nets[1].at) > standard {
+			t.Errorf("got %d keys and %d addresses, want at most %d", len(tally.keys.at), len(tally.nets[0].at), standard)
 		}
 	}
 	got := r.Top(ByKey, 1).Refused

@@ -279,21 +279,20 @@ type Change struct {
 
 // An Ended says whether there was something to end.
 type Ended struct {
-	Ended bool `json:"ended"`
-	Synced
+	Ended bool  `json:"ended"`
+	Sync  *Sync `json:"sync,omitempty"` // where that holds; nil if there was nothing to end
 }
 
-// Synced says where a change holds that was made just now.
-type Synced struct {
-	Sync *changes.Sync `json:"sync,omitempty"` // nil in lists, and if there was nothing to end
-}
+// A Sync says where a change holds, or the end of one.
+type Sync = changes.Sync
 
 // An Override is a change that holds.
 type Override struct {
 	override.Entry
 	Network string `json:"network,omitempty"` // that is banned, or that the key stands for
 	Hits    uint64 `json:"hits,omitempty"`    // requests and connections that a ban has refused in this process
-	Synced
+
+	Sync *Sync `json:"sync,omitempty"` // where it holds, if it was made just now
 }
 
 // A Journal is the answer of /throttle/journal, the last change first.
