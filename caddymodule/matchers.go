@@ -74,9 +74,15 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if !m.engine.AnyBlock() {
 		return false, nil
 	}
-	for _, z := range m.engine.MayBlock(&s) {
+	var zones []*limit.Zone
+	if m.Zone == "" {
+		zones = m.engine.MayBlock(&s) // of all, of which a host may have thousands
+	} else {
+		zones = m.zones()
+	}
+	for _, z := range zones {
 		c, can := z.BlockedBucket(&s)
-		if m.Zone != "" && m.Zone != z.Name || !can || c.Shadow || res.Decided(z) {
+		if !can || c.Shadow || res.Decided(z) {
 			continue
 		}
 		if _, runs := m.engine.ConfirmedBlock(r.Context(), &c); runs {
@@ -88,10 +94,11 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 
 // zones returns the zones that the matcher asks about.
 func (m *MatchBlocked) zones() (zones []*limit.Zone) {
-	for name, z := range m.engine.Zones {
-		if m.Zone == "" || m.Zone == name {
-			zones = append(zones, z.Zone)
-		}
+	if z := m.engine.Zones[m.Zone]; z != nil {
+		return []*limit.Zone{z.Zone}
+	}
+	for _, z := range m.engine.Zones {
+		zones = append(zones, z.Zone)
 	}
 	return zones
 }

@@ -244,11 +244,7 @@ func (c *client) showOverrides(all *[]wire.Override) {
 	}
 	writeTable(c, "CHANGE|OF|SINCE|LEFT|HITS HERE|BY|NOTE", *all, func(o *wire.Override) []any {
 		change, of := described(*o)
-		hits := ""
-		if o.Kind == "ban" {
-			hits = fmt.Sprint(o.Hits)
-		}
-		return []any{change, of, since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note)}
+		return []any{change, of, since(o.Since), remaining(o.Until), unlessZero(o.Hits), sanitize(o.By), sanitize(o.Note)}
 	})
 }
 

@@ -139,15 +139,14 @@ func unlessZero[Number uint64 | float64](n Number) string {
 }
 
 func (c *client) showStore(s *wire.StoreStatus) {
-	name, state := sanitize(s.Name), "up"
-	if s.Failing {
-		state = "FAILING"
-	}
+	name := sanitize(s.Name)
 	switch {
 	case s.Down && s.Since != nil:
 		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), command.Printable(s.Why, longestError))
+	case s.Failing:
+		c.printf("The store %s is FAILING.\n", name)
 	case name != "memory":
-		c.printf("The store %s is %s.\n", name, state)
+		c.printf("The store %s is up.\n", name)
 	}
 	c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
 	if s.SnapshotFailing {

@@ -86,23 +86,18 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.logger = logger; path != "" && c.disk.path == "" {
-		c.restore(path)
+		all, journal := c.disk.open(path, logger)
+		for _, k := range all {
+			c.records[k.Name] = k
+		}
+		c.apply(all, time.Now())
+		c.note(journal...)
 	}
 	if registry != c.registry {
 		c.registry, c.seen, c.err, c.skipped = registry, unread, nil, 0
 		c.onRead = read
 	}
 	c.pollAgain()
-}
-
-// restore begins with what the file has. mu is held.
-func (c *Copy) restore(path string) {
-	all, journal := c.disk.open(path, c.logger)
-	for _, k := range all {
-		c.records[k.Name] = k
-	}
-	c.apply(all, time.Now())
-	c.note(journal...)
 }
 
 // Close gives up the file, but waits no longer than patience for a disk that hangs.

@@ -73,10 +73,15 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	wantLogged(t, logs, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
 	pour(t, second, "b")
 	pour(t, second, "c")
-	second.end()
 	first.end()
 	third, _ := started(t, file)
 	check.Equal(t, third.Buckets()["z"], 1, "buckets, want the one of the first process")
+	third.end()
+	second.Save()
+	wantLogged(t, logs, "info: the snapshot is written again")
+	second.end()
+	third, _ = started(t, file)
+	check.Equal(t, third.Buckets()["z"], 2, "buckets, want those of the second process, which has the file by now")
 }
 
 func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {

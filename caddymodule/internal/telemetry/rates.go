@@ -118,18 +118,15 @@ type Rate struct {
 func (r *Rates) Plot(zone string) (points []Rate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	busy := false
 	for i := 1; i < len(r.samples); i++ {
 		from, to := &r.samples[i-1], &r.samples[i]
 		rate := between(from.counts[zone], to.counts[zone], to.at.Sub(from.at))
-		point := Rate{
+		points = append(points, Rate{
 			At: to.at, Refused: rate["refused"], Shadow: rate["shadow_refused"],
 			Admitted: rate["admitted"] + rate["delayed"] + rate["shadow_delayed"],
-		}
-		busy = busy || point != Rate{At: to.at}
-		points = append(points, point)
+		})
 	}
-	if !busy {
+	if !slices.ContainsFunc(points, func(point Rate) bool { return point != Rate{At: point.At} }) {
 		return nil
 	}
 	return points
