@@ -128,11 +128,14 @@ Give the key as the access log shows it, an address, or a plain API key.`,
   caddy throttle limit login 203.0.113.7 unlimited --for 2h`,
 		flags: (*client).changeFlags,
 		run: func(c *client, args []string) error {
-			in, err := limitInput(args)
-			if err != nil {
-				return err
+			last := len(args) - 1
+			if leak := args[last]; last > 1 && strings.Contains(leak, "/") && !strings.Contains(leak, " ") {
+				last-- // the capacity is a word of its own
 			}
-			return c.make("limit", in)
+			if last > 2 {
+				return command.UsageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
+			}
+			return c.make("limit", wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:last], "")), Limit: strings.Join(args[last:], " ")})
 		},
 	},
 	{
@@ -160,16 +163,4 @@ With --all, this is so for all of them, and bans are ignored.`,
 		},
 		run: func(c *client, args []string) error { return c.ofZone("unshadow", args, c.end) },
 	},
-}
-
-// limitInput reads a zone, perhaps a key, and a limit of one word or two.
-func limitInput(args []string) (in wire.Change, err error) {
-	last := len(args) - 1
-	if leak := args[last]; last > 1 && strings.Contains(leak, "/") && !strings.Contains(leak, " ") {
-		last-- // the capacity is a word of its own
-	}
-	if last > 2 {
-		return in, command.UsageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
-	}
-	return wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:last], "")), Limit: strings.Join(args[last:], " ")}, nil
 }

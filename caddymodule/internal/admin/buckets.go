@@ -355,8 +355,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 	zones = slices.DeleteFunc(zones, func(z *engine.Zone) bool { return len(z.Directives) == 0 }) // no site uses it
 	r := w.result
 	if ban := w.set.BannedAll(prefixOf(client), w.now); ban != nil {
-		shown := overrideOf(w.Engine, ban.Entry)
-		r.Ban = &shown
+		r.Ban = new(overrideOf(w.Engine, ban.Entry))
 		r.Refused = !w.set.AllShadow(w.now) && slices.ContainsFunc(zones, func(z *engine.Zone) bool { return z.Shadow == nil })
 	}
 	concerned := map[string]bool{"": true} // zones that may charge the client

@@ -173,8 +173,7 @@ func parseRefund(r *zoneReader) error {
 	if err := caddyhttp.ParseNamedResponseMatcher(r.NewFromNextSegment(), matchers); err != nil {
 		return fmt.Errorf("parsing refund: %w: %s; in a block, status and header apply together", err, wantRefund)
 	}
-	match := matchers["refund"]
-	r.zone.Refund = append(r.zone.Refund, limit.Refund{Match: &match})
+	r.zone.Refund = append(r.zone.Refund, limit.Refund{Match: new(matchers["refund"])})
 	return nil
 }
 

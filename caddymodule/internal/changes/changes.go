@@ -216,12 +216,7 @@ func (c *Copy) change(e override.Entry, via string, replace bool) (synced Sync, 
 		return synced, made, err
 	}
 	if answered && c.put([]*record{k}) {
-		c.mu.Lock()
-		stands := k.synced
-		c.mu.Unlock()
-		if !stands { // others have written meanwhile
-			c.poll()
-		}
+		c.poll() // others may have written meanwhile
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

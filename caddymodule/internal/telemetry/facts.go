@@ -74,8 +74,7 @@ func (t *Counts) Facts() Facts {
 		}
 	}
 	if t.zone.TrustDevices != nil {
-		devices := m.counts[limit.CountDevice].Load()
-		shown.Devices = &devices
+		shown.Devices = new(m.counts[limit.CountDevice].Load())
 	}
 	return shown
 }
