@@ -66,26 +66,26 @@ func (t *Table[K, V, G]) live(k K, now time.Time) *entry[K, V, G] {
 // Put keeps a value until it expires. It returns false if the key is new and the table is
 // full, or its group has its part: then the value is not kept.
 func (t *Table[K, V, G]) Put(k K, v V, until, now time.Time) (kept bool) {
-	return t.Update(k, now, func(V, bool) (V, time.Time) { return v, until })
+	return t.Update(k, now, func(V) (V, time.Time) { return v, until })
 }
 
-// Update atomically replaces the value of a key by the result of f, which is called with
-// the lock held. found reports whether there was a value, which keeps its group. Update
-// returns what Put does.
-func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (next V, until time.Time)) (kept bool) {
+// Update atomically replaces the value of a key, or the zero value if there is none, by the
+// result of f, which is called with the lock held. A value that there was keeps its group.
+// Update returns what Put does.
+func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V) (next V, until time.Time)) (kept bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for first := t.order.Front(); first != nil && !first.Value.(*entry[K, V, G]).until.After(now); first = t.order.Front() {
 		t.remove(first)
 	}
 	if e := t.live(k, now); e != nil {
-		e.value, e.until = f(e.value, true)
+		e.value, e.until = f(e.value)
 		t.order.MoveToBack(t.entries[k])
 		return true
 	}
 	t.remove(t.entries[k])
 	e := &entry[K, V, G]{key: k}
-	e.value, e.until = f(e.value, false)
+	e.value, e.until = f(e.value)
 	e.group = t.group(e.value)
 	if len(t.entries) >= t.most || t.groups[e.group] >= t.part {
 		return false

@@ -26,7 +26,7 @@ func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 
 func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
 	m, now := New[string, int](10), time.Now()
-	count := func(v int, _ bool) (int, time.Time) { return v + 1, now.Add(time.Minute) }
+	count := func(v int) (int, time.Time) { return v + 1, now.Add(time.Minute) }
 	m.Update("a", now, count)
 	m.Update("a", now, count)
 	v, found := m.Get("a", now)

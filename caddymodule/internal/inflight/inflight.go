@@ -115,9 +115,6 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 	if l.SendsPasses() {
 		passes = &pass.Issuer{
 			Name: l.Name, Keys: l.Keys(), Memory: l.State.passes,
-			Full: sync.OnceFunc(func() {
-				l.Logger.Warn("the table of passes that were moved is full, so robots may present old copies of them again")
-			}),
 			Insecure: sync.OnceFunc(func() {
 				l.Logger.Warn("a login succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 			}),

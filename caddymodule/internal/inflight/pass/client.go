@@ -57,9 +57,6 @@ type Issuer struct {
 
 	// Memory is what the node remembers of passes.
 	Memory *Memory
-
-	// Full is called when the Memory is too full to remember a pass.
-	Full func()
 }
 
 // Told is a response header in which the upstream names the user, by an ID of its own.
@@ -200,7 +197,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 	}
 	p.Tries, p.NotBefore = tries+1, now.Add(after)
 	if event == Moved {
-		c.move(&p, now, addr)
+		c.zone.Memory.move(&p, addr, now)
 	}
 	return c.send(header, p, event, now)
 }
@@ -215,14 +212,8 @@ func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Add
 	}
 	p := c.pass
 	p.Tries, p.NotBefore = max(1, c.Tries(now)), now.Add(after) // with no tries, it would be good before its time
-	c.move(&p, now, addr)
+	c.zone.Memory.move(&p, addr, now)
 	return Moved
-}
-
-func (c *Client) move(p *Pass, now time.Time, addr netip.Addr) {
-	if !c.zone.Memory.move(p, addr, now) {
-		c.zone.Full()
-	}
 }
 
 func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Event {

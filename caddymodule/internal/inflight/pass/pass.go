@@ -187,15 +187,13 @@ func (m *Memory) refresh(p *Pass, now time.Time) {
 	}
 }
 
-// move remembers that a pass was moved for a client at an address. It returns false if all
-// places are taken.
-func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
+// move remembers that a pass was moved for a client at an address, if there is a place for it.
+func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) {
 	next := Move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, NetworkOf(addr)}
-	kept := m.moved.Update(p.ID, now, func(last Move, _ bool) (Move, time.Time) {
+	m.moved.Update(p.ID, now, func(last Move) (Move, time.Time) {
 		if !next.NotBefore.Before(last.NotBefore) {
 			last = next
 		}
 		return last, last.NotBefore.Add(Forgotten)
 	})
-	return kept || m.moved.Len() < mostMoved
 }
