@@ -430,17 +430,12 @@ func (r *Request) ofNetwork() bool { return r.Rank == Member && r.Network.IsVali
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
-	if q.owed > 0 {
-		for _, row := range q.rows[Member+1:] {
-			for _, r := range row {
-				if !q.capped(r) {
-					return r
-				}
-			}
-		}
+	rows := q.rows
+	if q.owed > 0 { // the others come first
+		rows = [...][]*Request{q.rows[Returned], q.rows[Crawler], q.rows[First], q.rows[Member]}
 	}
 	var passedOver, crowding *Request
-	for _, row := range q.rows {
+	for _, row := range rows {
 		for _, r := range row {
 			switch {
 			case q.capped(r):

@@ -114,6 +114,9 @@ func (m *model) next(row []*modelled) *modelled {
 	if free == 1 {
 		return nil
 	}
+	if other := slices.IndexFunc(row, func(r *modelled) bool { return r.rank != Member }); m.owed > 0 && other > 0 {
+		return row[other]
+	}
 	return row[0]
 }
 
