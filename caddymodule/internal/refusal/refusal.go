@@ -218,22 +218,11 @@ func (f *Refusal) reason(l *language, text string) string {
 
 // message returns what a program shows to people.
 func (f *Refusal) message(l *language) string {
-	var room [512]byte
-	said := room[:0]
-	if f.Waits {
-		said = append(said, f.reason(l, f.Message)...)
-	} else {
-		said = append(said, f.Message...)
-	}
-	if len(said) > 0 {
-		said = append(said, ' ')
-	}
 	if !f.Waits {
-		return string(append(said, l.NeverReason...))
+		return strings.TrimSpace(f.Message + " " + l.NeverReason)
 	}
-	before, after, _ := strings.Cut(l.Wait, "%s")
-	said = l.appendWait(append(said, before...), f.TimeToFit.Round(time.Millisecond))
-	return string(append(said, after...))
+	wait := string(l.appendWait(nil, f.TimeToFit.Round(time.Millisecond)))
+	return f.reason(l, f.Message) + " " + strings.Replace(l.Wait, "%s", wait, 1)
 }
 
 // readable returns a duration as people say it, rounded up: a number of seconds, of
