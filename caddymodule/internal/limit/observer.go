@@ -168,8 +168,8 @@ func (o *Observer) ReadFrom(r io.Reader) (n int64, err error) {
 // FlushError lets http.ResponseController flush, which sends headers too.
 func (o *Observer) FlushError() error {
 	o.implicitHeader()
-	failed, err := o.FlushNow()
-	o.failed = o.failed || failed
+	err := http.NewResponseController(o.ResponseWriter).Flush()
+	o.failed = o.failed || response.Lost(err)
 	return err
 }
 
@@ -183,7 +183,7 @@ func (o *Observer) implicitHeader() {
 func (o *Observer) sent(n int64, err error) {
 	if !o.Head {
 		o.bytes += n
-		o.failed = o.failed || err != nil && !response.Excess(err)
+		o.failed = o.failed || response.Lost(err)
 	}
 }
 

@@ -98,17 +98,11 @@ func (w *Writer) Tunnels() bool {
 	return status == http.StatusSwitchingProtocols
 }
 
-// Excess reports whether writing has failed because a handler wrote more than its answer
-// has room for.
-func Excess(err error) bool {
-	return errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength)
-}
-
-// FlushNow flushes what was written. It reports whether that failed, rather than being
-// unknown to the writer.
-func (w *Writer) FlushNow() (failed bool, err error) {
-	err = http.NewResponseController(w.ResponseWriter).Flush()
-	return err != nil && !errors.Is(err, http.ErrNotSupported), err
+// Lost reports whether writing or flushing has failed on the way to the client. Otherwise the handler
+// wrote more than its answer has room for, or has hijacked the connection, or the writer cannot flush.
+func Lost(err error) bool {
+	return err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength) &&
+		!errors.Is(err, http.ErrHijacked) && !errors.Is(err, http.ErrNotSupported)
 }
 
 // Innermost returns the response writer of the server, which others wrap.

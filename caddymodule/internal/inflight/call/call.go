@@ -10,7 +10,6 @@ package call
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"net"
@@ -121,12 +120,8 @@ func (b tunnelBody) Read(p []byte) (int, error) {
 var conversations = []string{"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace"}
 
 func isConversation(contentType string) bool {
-	for _, begin := range conversations {
-		if len(contentType) >= len(begin) && strings.EqualFold(contentType[:len(begin)], begin) {
-			return true
-		}
-	}
-	return false
+	contentType = strings.ToLower(contentType)
+	return slices.ContainsFunc(conversations, func(begin string) bool { return strings.HasPrefix(contentType, begin) })
 }
 
 // Header implements http.ResponseWriter.
@@ -273,19 +268,19 @@ func (c *Call) writeNow(p []byte) (int, error) {
 		return len(p), nil
 	}
 	n, err := c.ResponseWriter.Write(p)
-	if err == nil || response.Excess(err) || errors.Is(err, http.ErrHijacked) {
-		return n, err // the handler's own mistakes
+	if response.Lost(err) {
+		c.lose()
+		return len(p), nil
 	}
-	c.lose()
-	return len(p), nil
+	return n, err
 }
 
 func (c *Call) flushNow() error {
 	if c.lost.Load() {
 		return nil
 	}
-	failed, err := c.FlushNow()
-	if failed {
+	err := http.NewResponseController(c.ResponseWriter).Flush()
+	if response.Lost(err) {
 		c.lose()
 		return nil
 	}
