@@ -78,7 +78,7 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 	switch {
 	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrNoRoom):
 		kept = true
-		r.Body = &begun{b, r.Body}
+		r.Body = &begun{io.MultiReader(b, r.Body), b, r.Body}
 		return b, err
 	case err != nil:
 		return b, err
@@ -230,22 +230,15 @@ func (r *reader) Read(p []byte) (n int, err error) {
 
 // A begun body was not received whole. It is what has been read of it, and then the rest.
 type begun struct {
-	*Received
-	client io.ReadCloser
-}
-
-// Read implements io.Reader.
-func (b *begun) Read(p []byte) (n int, err error) {
-	if n, err = b.Received.Read(p); errors.Is(err, io.EOF) {
-		return b.client.Read(p)
-	}
-	return n, err
+	io.Reader
+	begin *Received
+	rest  io.Closer
 }
 
 // Close implements io.Closer.
 func (b *begun) Close() error {
-	_ = b.Received.Close()
-	return b.client.Close()
+	_ = b.begin.Close()
+	return b.rest.Close()
 }
 
 // Rest leaves a request without a body if an upstream has read any of it. An error route that asks
