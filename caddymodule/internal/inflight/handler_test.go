@@ -568,6 +568,24 @@ func TestErrorRouteAfterTheBody(t *testing.T) {
 	}
 }
 
+// TestPlaceholderOfTheBody: a matcher that reads the body leaves it to the upstream, as without in_flight.
+func TestPlaceholderOfTheBody(t *testing.T) {
+	s := servertest.NewFuncSite(t, "in_flight php 9\nin_flight inner 9\nsettle_upstream")
+	for _, size := range []int{10, 1 << 20} {
+		sent := strings.Repeat("x", size)
+		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+			for range 2 {
+				got, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).GetString("http.request.body")
+				check.That(t, got == sent, "placeholder: got %d bytes, want %d", len(got), size)
+			}
+			got, err := io.ReadAll(r.Body)
+			check.That(t, err == nil && string(got) == sent, "upstream: got %d bytes, %v, want %d", len(got), err, size)
+			return nil
+		}
+		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(sent)))
+	}
+}
+
 // What stands after errorRoute in the directives of newErrorSite is in its error route.
 const errorRoute = "\nsettle_upstream\n}\nhandle_errors {\nroute {\n"
 

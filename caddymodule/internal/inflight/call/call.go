@@ -83,6 +83,9 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	if r.Method == http.MethodConnect {
 		c.request.Body = tunnelBody{r.Body, c}
 	}
+	if received := body.Of(r); received != nil { // Caddy's placeholders read the body of r, and leave the upstream its own
+		r.Body = io.NopCloser(received.Reader())
+	}
 	returned := false // without an error
 	defer func() {
 		c.context.note(&c.context.over)
