@@ -111,17 +111,15 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 		return err
 	}
 	l.Static = append(static, l.Static...)
-	var passes *pass.Issuer
 	if l.SendsPasses() {
-		passes = &pass.Issuer{
+		l.ranks.pass = &pass.Issuer{
 			Name: l.Name, Keys: l.Keys(), Memory: l.State.passes,
 			Insecure: sync.OnceFunc(func() {
 				l.Logger.Warn("a login succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 			}),
 		}
 	}
-	l.ranks, err = loadRanks(ctx, definition, passes)
-	return err
+	return l.ranks.load(ctx, definition)
 }
 
 // Flush logs refusals that were counted but not logged yet.

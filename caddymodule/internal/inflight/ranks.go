@@ -22,26 +22,25 @@ type ranks struct {
 	member, crawler []limit.Matchers // match requests of clients with these ranks
 }
 
-// loadRanks loads the matchers of ranks, and who gets passes.
-func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Issuer) (r ranks, err error) {
-	r.pass = passes
+// load loads the matchers of ranks, and who gets passes.
+func (r *ranks) load(ctx caddy.Context, f *config.InFlight) error {
 	for i := range f.Rank {
 		rank := &f.Rank[i]
 		match, err := option.LoadMatchers(ctx, rank, "Match", rank.Match)
 		switch {
 		case err != nil:
-			return r, err
+			return err
 		case match != nil && rank.Rank == config.RankMember:
 			r.member = append(r.member, match)
 		case match != nil:
 			r.crawler = append(r.crawler, match)
 		case rank.Told != "":
-			passes.Told = append(passes.Told, pass.Told{Header: http.CanonicalHeaderKey(rank.Told), Session: rank.Session})
+			r.pass.Told = append(r.pass.Told, pass.Told{Header: http.CanonicalHeaderKey(rank.Told), Session: rank.Session})
 		default:
-			passes.Issued = append(passes.Issued, rank.Issued...)
+			r.pass.Issued = append(r.pass.Issued, rank.Issued...)
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // strip removes headers by which only the upstream may name users, and which clients never see.

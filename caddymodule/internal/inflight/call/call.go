@@ -214,7 +214,6 @@ func (c *Call) FlushError() error {
 		c.WriteHeader(http.StatusOK)
 	}
 	if c.through {
-		c.catchUp()
 		return c.flushNow()
 	}
 	c.send().flush()

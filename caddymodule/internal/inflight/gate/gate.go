@@ -98,36 +98,35 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 		s.Claim = fairqueue.Claim{Rank: fairqueue.First}
 	}
 	switch becomes := g.arrive(s, l); {
-	case becomes == fairqueue.Served:
-		return Result{}
 	case becomes == fairqueue.Waiting:
 		return s.wait(ctx, exiting, l.Wait)
 	case becomes == fairqueue.TooLong && l.Wait == 0:
 		return Result{Why: Busy}
-	case becomes == fairqueue.TooLong:
-		return Result{Why: TooLong}
+	default:
+		return Result{Why: atOnce[becomes]}
 	}
-	return Result{Why: QueueFull}
 }
 
+// atOnce says what becomes of a request that does not wait.
+var atOnce = [...]Why{fairqueue.Served: Admitted, fairqueue.TooLong: TooLong, fairqueue.Full: QueueFull, fairqueue.Crowded: QueueFull}
+
 // wait waits until the slot has come, or for so long.
-func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.Duration) (r Result) {
-	began := time.Now()
+func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.Duration) Result {
+	began, why := time.Now(), Admitted
 	select {
 	case <-s.done:
 	case <-time.After(longest):
-		r.Why = TooLong
+		why = TooLong
 	case <-ctx.Done():
-		r.Why = Left
+		why = Left
 	case <-exiting:
-		r.Why = Exiting
+		why = Exiting
 	}
-	r = Result{s.gate.stop(s, r.Why), time.Since(began)}
-	if r.Why == Admitted && ctx.Err() != nil { // both have come
+	if why = s.gate.stop(s, why); why == Admitted && ctx.Err() != nil { // both have come
 		s.Release(false)
-		r.Why = Left
+		why = Left
 	}
-	return r
+	return Result{why, time.Since(began)}
 }
 
 // arrive lets a request come for a slot: it gets one, a place in the queue, or is refused.
