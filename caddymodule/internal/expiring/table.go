@@ -104,13 +104,6 @@ func (t *Table[K, V, G]) Delete(k K) (was bool) {
 	return at != nil
 }
 
-// Len returns how many entries are kept, expired ones included.
-func (t *Table[K, V, G]) Len() int {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return len(t.entries)
-}
-
 // remove removes an entry, which may be nil.
 func (t *Table[K, V, G]) remove(at *list.Element) {
 	if at == nil {

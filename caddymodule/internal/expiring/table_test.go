@@ -21,7 +21,7 @@ func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 	for i := range most / 8 {
 		m.Put(most, i, now.Add(time.Hour), now)
 	}
-	check.Equal(t, m.Len(), 2, "entries after as many changes as remove the others")
+	check.Equal(t, len(m.entries), 2, "entries after as many changes as remove the others")
 }
 
 func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
@@ -30,7 +30,7 @@ func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
 	m.Update("a", now, count)
 	m.Update("a", now, count)
 	v, found := m.Get("a", now)
-	check.That(t, v == 2 && found && m.Delete("a") && !m.Delete("a") && m.Len() == 0, "got %d, %v, want 2, true and, deleted once, an empty table", v, found)
+	check.That(t, v == 2 && found && m.Delete("a") && !m.Delete("a") && len(m.entries) == 0, "got %d, %v, want 2, true and, deleted once, an empty table", v, found)
 }
 
 func TestAGroupHasItsPart(t *testing.T) {

@@ -247,11 +247,11 @@ func TestDeadNetworksStarveNoCrawler(t *testing.T) {
 	})
 }
 
-func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
+func TestAFloodOfClaimsForgetsNoCrawler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "crawl.googlebot.com."
 		n := &names{ptr: map[string][]string{"192.0.2.1": {name}}, addrs: map[string]string{name: "192.0.2.1"}}
-		s, l := lookUps(n, "googlebot")
+		s, _ := lookUps(n, "googlebot")
 		s.Verified(netip.MustParseAddr("192.0.2.1"), google)
 		synctest.Wait()
 		for i := range mostNetworks + 500 {
@@ -262,8 +262,6 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 			synctest.Wait()
 		}
 		check.That(t, s.Verified(netip.MustParseAddr("192.0.2.1"), google), "a flood of false claims has made a crawler unknown")
-		refuted, networks := l.refuted.Len(), l.networks.Len()
-		check.That(t, refuted <= mostRefuted && networks <= mostNetworks, "%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
 	})
 }
 
