@@ -136,9 +136,10 @@ func (c *deviceClient) read(r *http.Request, now time.Time) {
 	tokens := strings.SplitN(cookies[0].Value, entrySeparator, mostEntries+1)
 	for _, token := range tokens[:min(len(tokens), mostEntries)] {
 		var e entry
+		read, genuine := c.trust.keys.Open(token, &c.bound, e[:])
 		switch {
-		case !signer.Read(token, e[:]) || !c.trust.holds(&e, now):
-		case !c.trust.keys.Open(token, &c.bound, e[:]):
+		case !read || !c.trust.holds(&e, now):
+		case !genuine:
 			c.others = append(c.others, token)
 		case !c.known:
 			c.known, c.entry = true, e

@@ -34,29 +34,16 @@ func (r *Ring) Sign(b *Bound, says []byte) (token string, ok bool) {
 	return encoding.EncodeToString(slices.Concat(says, mac(*key, b, says))), true
 }
 
-// Open reads into says what a token says, as long as that must be. It returns false if the
-// key in force has not signed the token for what it is to be good for.
-func (r *Ring) Open(token string, b *Bound, says []byte) (genuine bool) {
-	key := r.key.Load()
-	sum, ok := read(token, says)
-	return ok && key != nil && hmac.Equal(mac(*key, b, says), sum)
-}
-
-// Read is Open for a token that anybody may have made.
-func Read(token string, says []byte) (ok bool) {
-	_, ok = read(token, says)
-	return ok
-}
-
-func read(token string, says []byte) (mac []byte, ok bool) {
-	if len(token) != TokenSize(len(says)) {
-		return nil, false
-	}
+// Open reads into says what a token says, as long as that must be, and reports whether the key in
+// force has signed the token for what it is to be good for. Otherwise it is none, or anybody may
+// have made it.
+func (r *Ring) Open(token string, b *Bound, says []byte) (read, genuine bool) {
 	raw, err := encoding.DecodeString(token)
-	if err != nil || len(raw) != len(says)+macSize {
-		return nil, false
+	if err != nil || len(token) != TokenSize(len(says)) || len(raw) != len(says)+macSize {
+		return false, false
 	}
-	return raw[copy(says, raw):], true
+	sum, key := raw[copy(says, raw):], r.key.Load()
+	return true, key != nil && hmac.Equal(mac(*key, b, says), sum)
 }
 
 // mac returns the HMAC of all that a token is bound to and says.

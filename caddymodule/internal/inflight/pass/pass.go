@@ -96,7 +96,7 @@ func (p *Pass) sign(keys *signer.Ring, host, zone string) (token string, ok bool
 // a key in force.
 func open(keys *signer.Ring, token, host, zone string) (p Pass, genuine bool) {
 	var raw [saysSize]byte
-	if !keys.Open(token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, raw[:]) {
+	if _, genuine = keys.Open(token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, raw[:]); !genuine {
 		return Pass{}, false
 	}
 	var said says
