@@ -177,7 +177,6 @@ type Reading struct {
 	found, unclear uint64
 	values         []string // of fields that are found
 	items          []int
-	elements       map[uint64]struct{} // those of arrays that have an index, by a hash
 
 	keys  [][]byte // of the name at hand
 	value []byte   // of the part at hand
@@ -207,8 +206,7 @@ func (r *Reading) Carries(fields ...Field) bool {
 }
 
 // Items returns how many elements an array in the body has, and 0 if there is none. In a
-// form, they are the fields that the path leads to, and what has the same index is one.
-// If it is not certain, n means nothing.
+// form, they are the fields that the path leads to. If it is not certain, n means nothing.
 func (r *Reading) Items(a Array) (n int, certain bool) {
 	return r.items[a], r.unclear&(1<<a) == 0
 }

@@ -17,7 +17,7 @@ import (
 // logins are the fields and arrays of a site that takes logins, as its zones ask for them.
 var logins = planNames{
 	fields: []string{"log", "pwd", "username", "password", "pma_password", "user[email]", "user[password]", "u", "p", "wpPassword"},
-	arrays: []string{"", "rows", "items", "menu-item-db-id", "order.line_items_attributes"},
+	arrays: []string{"", "rows", "items", "menu-item-db-id", "order.line_items_attributes", "order.line_items_attributes.#.id"},
 }
 
 type planNames struct{ fields, arrays []string }
@@ -87,7 +87,7 @@ func TestHonestBodies(t *testing.T) {
 		{"WooCommerce, blocks", "application/json", `{"billing_address":{"first_name":"Zoë","email":"z@example.com"},"shipping_address":{},"payment_method":"cod","payment_data":[{"key":"wc-cod","value":""}],"customer_password":"x","extensions":{}}`, ""},
 		{"phpMyAdmin, import", importing, sql, ""},
 		{"phpMyAdmin, a query", formType + "; charset=UTF-8", pairsOf("db=x&table=users&sql_query=SELECT * FROM `users` WHERE `log` = 'a' AND pwd=\"b\";&ajax_request=true&_nocache=1", 1), ""},
-		{"Rails, nested attributes", formType, pairsOf(nested, 1) + pairsOf(lines[1:], 40), "order.line_items_attributes:40"},
+		{"Rails, nested attributes", formType, pairsOf(nested, 1) + pairsOf(lines[1:], 40), "order.line_items_attributes:120 order.line_items_attributes.#.id:40"},
 		{"Rails, nested attributes as JSON", "application/json; charset=utf-8", `{"order":{"name":"x","line_items_attributes":[{"id":1},{"id":2}]}}`, "order.line_items_attributes:2"},
 		{"Devise", formType, pairsOf("utf8=✓&authenticity_token=a+b/c==&user[email]=a@example.com&user[password]=s3cret!&user[remember_me]=0&user[remember_me]=1&commit=Log in", 1), "user[email]=a@example.com user[password]=s3cret!"},
 		{"Devise as JSON", "application/json", `{"user":{"email":"a@example.com","password":"s\u00e4cret","remember_me":true}}`, "user[email]=a@example.com user[password]=säcret"},

@@ -2,7 +2,6 @@ package form
 
 import (
 	"bytes"
-	"hash/maphash"
 	"math/bits"
 	"unicode"
 	"unicode/utf8"
@@ -176,7 +175,9 @@ func (r *Reading) name(name []byte, wanted uint64, cut, loose bool) (is uint64) 
 	}
 	is = p.names.at(at)
 	for arrays := (is | within) &^ p.fields; arrays != 0; arrays &= arrays - 1 {
-		r.item(bits.TrailingZeros64(arrays))
+		if array := bits.TrailingZeros64(arrays); r.leadsTo(p.wanted[array].keys) {
+			r.items[array]++
+		}
 	}
 	r.unclear |= within & p.fields
 	return is & p.fields &^ r.unclear
@@ -198,40 +199,16 @@ func (w *wanted) within(letters []byte) bool {
 	return false
 }
 
-var seed = maphash.MakeSeed()
-
-// item counts r.keys if they lead to an array.
-func (r *Reading) item(array int) {
-	path := r.plan.wanted[array].keys
+// leadsTo reports whether r.keys begin as the path of an array, where # stands for any key.
+func (r *Reading) leadsTo(path []string) bool {
 	if len(r.keys) < len(path) {
-		return
+		return false
 	}
-	one := len(r.keys) == len(path)
-	upTo := min(len(path)+1, len(r.keys))
-	var hash maphash.Hash
-	hash.SetSeed(seed)
-	_ = hash.WriteByte(byte(array))
-	for i, key := range r.keys[:upTo] {
-		if i == len(path) || path[i] == "#" {
-			one = one || len(bytes.TrimSpace(key)) == 0 // one more element
-		} else if letters, _ := appendLetters(r.room[:0], key); string(letters) != path[i] {
-			return
+	for i, key := range path {
+		letters, _ := appendLetters(r.room[:0], r.keys[i])
+		if key != "#" && string(letters) != key {
+			return false
 		}
-		_, _ = hash.Write(key)
-		_ = hash.WriteByte(0)
 	}
-	if !one {
-		if _, found := r.elements[hash.Sum64()]; found {
-			return
-		}
-		if len(r.elements) == mostFields {
-			r.unclear |= 1 << array
-			return
-		}
-		if r.elements == nil {
-			r.elements = make(map[uint64]struct{})
-		}
-		r.elements[hash.Sum64()] = struct{}{}
-	}
-	r.items[array]++
+	return true
 }

@@ -24,7 +24,7 @@ type Cost struct {
 	// The cost: a number, a placeholder such as `{http.vars.cost}`, `body_items` or
 	// `body_bytes`. Required. Numbers may be fractions. A placeholder whose value
 	// is no plain decimal number costs 1. `body_items` is the length of a JSON
-	// array, or how often a form field is repeated. `body_bytes` is the size of the
+	// array, or how many fields a form has there. `body_bytes` is the size of the
 	// body.
 	Value string `json:"value,omitempty"`
 
