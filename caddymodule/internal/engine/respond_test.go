@@ -199,7 +199,7 @@ func TestEachDirectiveTellsOfItsLimit(t *testing.T) {
 		path string
 		want []string
 	}{
-		{"/", []string{`"z2";r=1;t=60`, `"z9";r=8;t=60`}},
+		{"/", []string{`"z9";r=8;t=60`, `"z2";r=1;t=60`}},
 		{"/public", nil},
 		{"/", []string{`"z2";r=0;t=60`}}, // refused
 	} {

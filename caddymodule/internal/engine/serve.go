@@ -107,9 +107,12 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, v *limit.Verdict
 	if v.Overflows() {
 		now = time.Now()
 	}
-	v.Report(r, &h.Directive, now, w.Header())
+	v.Report(r, now, w.Header())
 	switch {
 	case v.Refused():
+		if h.Announces {
+			v.Announce(w.Header())
+		}
 		refusal := v.Refusal(r, &h.engine.Control.Refusals, now)
 		if len(h.engine.watchers) > 0 {
 			refusal.Close = h.engine.notifyRefused(r, v)
@@ -185,7 +188,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	observer := &limit.Observer{Headers: h.headers, Shared: shared, Timed: h.timed}
 	var before http.Header // as handlers around have set it
-	if h.refunds || h.Announces {
+	if h.refunds {
 		before = w.Header().Clone()
 	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -200,22 +203,13 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		if !shared.RefusedUnasked(r, asked) {
 			h.engine.Correct(v.Settle(observer, true))
 		}
-		if h.Announces && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
-			hideLimits(header, before)
+		// What a cache keeps for everybody tells nothing of one client.
+		if h.Announces && response.Private(header) && (!reads || response.SaysPrivate(header)) {
+			v.Announce(header)
 		}
 	}
 	defer h.settle(r, v, observer, shared, asked)
-	err := observer.Serve(w, r, next)
-	if err != nil && h.Announces { // an error route says who may keep the answer
-		hideLimits(w.Header(), before)
-	}
-	return err
-}
-
-// hideLimits withdraws our rate-limit headers: what a cache keeps for everybody tells nothing of one client.
-func hideLimits(header, before http.Header) {
-	withdraw(header, "Ratelimit", before["Ratelimit"])
-	withdraw(header, "Ratelimit-Policy", before["Ratelimit-Policy"])
+	return observer.Serve(w, r, next)
 }
 
 // withdraw removes some of the values of a field, and with the last one the field.

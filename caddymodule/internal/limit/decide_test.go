@@ -223,7 +223,7 @@ func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: &Server{Server: server}}
 	v := check.Must(Decide(r, nil, directive, &fakeEnv{everywhere: []*Zone{gate}}))(t)
-	v.Report(r, directive, time.Now(), make(http.Header))
+	v.Report(r, time.Now(), make(http.Header))
 	skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool)
 	check.That(t, skipped, "the refusal is in the access log, want none")
 }

@@ -67,7 +67,7 @@ func TestRateLimitHeadersAreTrue(t *testing.T) {
 			o.Refuse(test.why)
 		}
 		header := make(http.Header)
-		(&Verdict{Outcomes: []Outcome{o}}).announce(header)
+		(&Verdict{Outcomes: []Outcome{o}}).Announce(header)
 		check.Equal(t, strings.TrimPrefix(header.Get("RateLimit-Policy"), `"a"`), test.policy, "%s: RateLimit-Policy", name)
 		check.Equal(t, strings.TrimPrefix(header.Get("RateLimit"), `"a"`), test.want, "%s: RateLimit", name)
 	}

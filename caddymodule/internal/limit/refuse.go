@@ -96,11 +96,11 @@ func (o *Outcome) fuller(other *Outcome) bool {
 	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
 }
 
-// announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for
+// Announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for
 // the enforced zone that is nearest exhaustion: its capacity, how much is left, and
 // when there will be more. All are whole numbers, rounded so that a client that relies
 // on them is not refused.
-func (v *Verdict) announce(header http.Header) {
+func (v *Verdict) Announce(header http.Header) {
 	o := v.nearest()
 	if o == nil {
 		return

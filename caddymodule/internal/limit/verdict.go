@@ -46,16 +46,13 @@ func (v *Verdict) Close(r *http.Request, err error) {
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
 // header of the response. It also keeps the request out of the access log, if a zone wants
-// that of this refusal, and announces the limits in the header.
-func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header http.Header) {
+// that of this refusal.
+func (v *Verdict) Report(r *http.Request, now time.Time, header http.Header) {
 	if v.refused && v.logged && !v.Decisive().Zone.Reporter.Logs(now) {
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	for o := range v.all {
 		o.Zone.Reporter.Decided(o, r, header)
-	}
-	if d.Announces {
-		v.announce(header)
 	}
 }
 
