@@ -325,11 +325,6 @@ func (e *Engine) mayBlock(all *blockers, s *limit.Subject) (some []*limit.Zone) 
 	return some
 }
 
-// NoAddress implements limit.Env.
-func (e *Engine) NoAddress() {
-	e.Proxies.once(&e.Proxies.noAddress, "requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
-}
-
 // Overrides are what was changed at run time: bans, limits and switches; nil if nothing was.
 func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 

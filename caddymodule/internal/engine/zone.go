@@ -95,11 +95,14 @@ func (o *onceWarnings) once(first *sync.Once, warning string, fields ...zap.Fiel
 	first.Do(func() { o.warner.Warn(warning, fields...) })
 }
 
-// look logs a warning if client addresses are probably wrong, because
+// look logs a warning if client addresses are missing, or probably wrong, because
 // trusted_proxies is missing or not strict. It is for the first WatchedRequests.
 func (o *onceWarnings) look(s *limit.Subject) {
 	o.Requests.Add(1)
 	r := s.Request
+	if !s.Address().IsValid() {
+		o.once(&o.noAddress, "requests without a client address, as over a Unix socket, count as one client for bans, client_ip and share: set trusted_proxies_unix, or another key")
+	}
 	if s.TrustedPeer() {
 		if server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.TrustedProxiesStrict == 0 {
 			o.once(&o.loose, "trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")

@@ -153,9 +153,6 @@ func (v *visit) look() {
 	case v.SlotKey != nil:
 		v.slot.Key = v.SlotKey.Name(s)
 	}
-	if s.NoAddress {
-		v.Env.NoAddress()
-	}
 }
 
 // watch counts what would become of a request, and holds it up for nothing.

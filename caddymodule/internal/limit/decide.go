@@ -89,9 +89,6 @@ type Env interface {
 
 	// Bodies is where bodies are received.
 	Bodies() *body.Store
-
-	// NoAddress is called if a key needed the client's address and there was none.
-	NoAddress()
 }
 
 // An evaluation is a verdict of one handler about one request while it is made. Its memory comes
@@ -518,9 +515,6 @@ func (a *evaluation) giveBack(first int, onlyShadow bool) {
 
 // conclude counts a request that is admitted, or returns the verdict if somebody needs one.
 func (a *evaluation) conclude() *Verdict {
-	if a.NoAddress {
-		a.env.NoAddress()
-	}
 	nests := a.Server.Nests()
 	logs := a.Server != nil && a.Server.Logs != nil && a.Vars[caddyhttp.LogSkipVar] != true // as far as is known
 	counted := !a.overflows && !nests && !logs && !a.wanted()

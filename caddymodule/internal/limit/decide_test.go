@@ -35,7 +35,6 @@ type fakeEnv struct {
 }
 
 func (e *fakeEnv) note(what string) { e.asked = append(e.asked, what) }
-func (e *fakeEnv) NoAddress()       { e.note("no address") }
 
 func (e *fakeEnv) Prepare(s *Subject) (bool, []*Zone, error) {
 	e.note("exempt")

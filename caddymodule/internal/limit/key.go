@@ -277,7 +277,6 @@ func (k *Key) byAddress(s *Subject) (name string, found bool) {
 	if client := k.Network(s); client.IsValid() {
 		return "@client_ip/" + client.Addr().String(), true
 	}
-	s.NoAddress = true
 	return SharedBucket, false
 }
 

@@ -35,9 +35,6 @@ type Subject struct {
 	// Overrides are what was changed at run time, as [Env.Prepare] sets them; nil if nothing was.
 	Overrides *override.Set
 
-	// NoAddress is set if a key needed the client's address and there was none.
-	NoAddress bool
-
 	Vars map[string]any // the request's variables, which is nil without Caddy
 
 	Body    *body.Received // the request's body, if it was received for this Subject
