@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -270,33 +271,32 @@ func (e *Engine) Prepare(s *limit.Subject) (exempt bool, everywhere []*limit.Zon
 	if e.Exempt != nil {
 		exempt, err = s.MatchesEveryAddress(e.Exempt)
 	}
-	if !exempt && len(e.blocking.everywhere.alike) > 0 && e.AnyBlock() {
-		everywhere = e.mayBlock(&e.blocking.everywhere, s)
+	if !exempt && len(e.blocking.everywhere) > 0 && e.AnyBlock() {
+		everywhere = e.mayBlock(e.blocking.everywhere, s)
 	}
 	return exempt, everywhere, err
 }
 
 // blockers are zones that block, or whose blocks hold in all handlers. Those that are alike find buckets of
 // the same key for a request, since key, routes and override are the same.
-type blockers struct {
-	alike [][]*limit.Zone
-	at    map[string]int // where those are that are alike in this
+type blockers []alike
+
+type alike struct {
+	definition string // of what they have in common
+	zones      []*limit.Zone
 }
 
 // add adds a zone. What its key from a body is, or its client's device, it alone can tell.
 func (b *blockers) add(z *limit.Zone) {
-	as := z.Name
+	common := z.Name
 	if keyTells(z) {
-		as = (&limit.Zone{Key: z.Key, Route: z.Route, Override: z.Override}).Definition()
+		common = (&limit.Zone{Key: z.Key, Route: z.Route, Override: z.Override}).Definition()
 	}
-	at, found := b.at[as]
-	if !found {
-		if at = len(b.alike); at == 0 {
-			b.at = make(map[string]int)
-		}
-		b.at[as], b.alike = at, append(b.alike, nil)
+	i := slices.IndexFunc(*b, func(a alike) bool { return a.definition == common })
+	if i < 0 {
+		i, *b = len(*b), append(*b, alike{definition: common})
 	}
-	b.alike[at] = append(b.alike[at], z)
+	(*b)[i].zones = append((*b)[i].zones, z)
 }
 
 // keyTells reports whether the key that a zone finds for a request is that of the block.
@@ -304,19 +304,19 @@ func keyTells(z *limit.Zone) bool { return !z.Key.FromBody() && z.TrustDevices =
 
 // MayBlock returns the zones of which a block may hold for a request. A host may have thousands, so
 // those that are alike are asked about as one, and one by one only for clients that one has blocked.
-func (e *Engine) MayBlock(s *limit.Subject) []*limit.Zone { return e.mayBlock(&e.blocking.all, s) }
+func (e *Engine) MayBlock(s *limit.Subject) []*limit.Zone { return e.mayBlock(e.blocking.all, s) }
 
-func (e *Engine) mayBlock(all *blockers, s *limit.Subject) (some []*limit.Zone) {
-	for _, zones := range all.alike {
-		if !keyTells(zones[0]) {
-			some = append(some, zones...)
+func (e *Engine) mayBlock(all blockers, s *limit.Subject) (some []*limit.Zone) {
+	for _, a := range all {
+		if !keyTells(a.zones[0]) {
+			some = append(some, a.zones...)
 			continue
 		}
-		k, _, _ := zones[0].Find(s)
+		k, _, _ := a.zones[0].Find(s)
 		if !e.Store.MayBlock("", k.Name) {
 			continue
 		}
-		for _, z := range zones {
+		for _, z := range a.zones {
 			if e.Store.MayBlock(z.Name, k.Name) {
 				some = append(some, z)
 			}
