@@ -237,22 +237,16 @@ func (r *Reading) Query(raw string) {
 }
 
 // Body reads a body, which may be empty, and of which the length is known or -1. contentType and contentEncoding
-// are header fields, with ", " between the values of one that is repeated. The error is
-// that of reading it; then all is unclear.
-func (r *Reading) Body(contentType, contentEncoding string, length int64, body io.Reader) error {
+// are header fields, with ", " between the values of one that is repeated. If reading it fails, all is unclear.
+func (r *Reading) Body(contentType, contentEncoding string, length int64, body io.Reader) {
 	const least, most = 2 << 10, 32 << 10
 	size := most
 	if 0 <= length && length < most {
 		size = max(least, int(length))
 	}
-	err := r.body(strings.Trim(contentType, " \t"), contentEncoding, bufio.NewReaderSize(body, size))
-	if err != nil {
+	if err := r.body(strings.Trim(contentType, " \t"), contentEncoding, bufio.NewReaderSize(body, size)); !errors.Is(err, io.EOF) {
 		r.unclear = r.plan.all()
 	}
-	if errors.Is(err, errUnclear) {
-		return nil
-	}
-	return err
 }
 
 // errUnclear is why a reading ends early: all is unclear.
@@ -260,6 +254,7 @@ var errUnclear = errors.New("unclear")
 
 const urlencoded = "application/x-www-form-urlencoded"
 
+// body returns io.EOF if all is clear but what it has noted.
 func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) error {
 	lower := strings.ToLower(contentType)
 	media, _, _ := strings.Cut(lower, ";")
@@ -269,7 +264,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		r.unclear |= r.plan.fields // Jetty and Django read the query so, too
 	}
 	if _, err := in.Peek(1); err != nil || len(r.plan.wanted) == 0 {
-		return ignoreEOF(err) // there is none
+		return err // there is none
 	}
 	form := media == urlencoded || media == ""
 	switch {
@@ -282,7 +277,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	}
 
 	if err := skipBlanks(in); err != nil {
-		return ignoreEOF(err)
+		return err
 	}
 	start, err := in.Peek(in.Size())
 	if len(start) == 0 {
@@ -319,10 +314,10 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 			}
 		}
 		if err != nil {
-			return ignoreEOF(err)
+			return err
 		}
 	}
-	return nil
+	return errUnclear
 }
 
 // otherTypes are nearly a form, or types that gin, Spring and PostgREST read wherever they read JSON, and in which
@@ -361,13 +356,6 @@ func skipBlanks(in *bufio.Reader) error {
 			return in.UnreadByte()
 		}
 	}
-}
-
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // ebcdic is how XML in EBCDIC begins.

@@ -3,8 +3,6 @@ package form
 import (
 	"bufio"
 	"bytes"
-	"cmp"
-	"io"
 	"regexp"
 )
 
@@ -35,43 +33,40 @@ func (r *Reading) parts(contentType string, in *bufio.Reader) error {
 		return errUnclear
 	}
 	boundary := []byte("--" + found[1] + found[2])
-	if start, err := in.Peek(len(boundary)); !bytes.Equal(start, boundary) {
-		return unlessFailed(err)
+	if start, _ := in.Peek(len(boundary)); !bytes.Equal(start, boundary) {
+		return errUnclear
 	}
 	_, _ = in.Discard(len(boundary))
 	for n := 0; ; n++ {
-		line, err := in.Peek(2)
+		line, _ := in.Peek(2)
 		switch {
 		case string(line) == "--":
 			_, _ = in.Discard(2)
 			rest, err := in.Peek(3)
-			if err == io.EOF && (len(rest) == 0 || string(rest) == "\r\n") {
-				return nil
+			if len(rest) == 0 || string(rest) == "\r\n" {
+				return err
 			}
-			return unlessFailed(err)
+			return errUnclear
 		case string(line) != "\r\n" || n == mostFields:
-			return unlessFailed(err)
+			return errUnclear
 		}
 		_, _ = in.Discard(2)
-		if err := r.part(in, boundary); err != nil {
-			return err
+		if !r.part(in, boundary) {
+			return errUnclear
 		}
 	}
 }
 
-// unlessFailed returns errUnclear, if it is not reading that has failed.
-func unlessFailed(err error) error { return cmp.Or(ignoreEOF(err), errUnclear) }
-
-// part reads a part, with the boundary that follows it.
-func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
-	head, err := in.Peek(longestHead + 4)
+// part reads a part, with the boundary that follows it. It returns false if it is not plain.
+func (r *Reading) part(in *bufio.Reader, boundary []byte) bool {
+	head, _ := in.Peek(longestHead + 4)
 	end := bytes.Index(head, []byte("\r\n\r\n"))
 	if end < 0 {
-		return unlessFailed(err)
+		return false
 	}
 	name, file, parsed, plain := r.head(head[:end])
 	if !plain {
-		return errUnclear
+		return false
 	}
 	is := r.name(name, r.plan.all(), false, false)
 	if parsed {
@@ -89,7 +84,7 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 		data, _ := in.Peek(in.Buffered())
 		end := bytes.Index(data, boundary)
 		if end == 0 || end > 0 && !bytes.HasSuffix(data[:end], []byte("\r\n")) {
-			return errUnclear
+			return false
 		}
 		if end > 0 {
 			r.value = appendUpTo(r.value, data[:end-2], longestValue)
@@ -99,14 +94,14 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 				value = bytes.Trim(value, `"`)
 			}
 			r.note(is, value, len(r.value) <= longestValue && (!parsed || plainText.Match(r.value)))
-			return nil
+			return true
 		}
 		// A boundary may begin in what has been read, and CRLF comes before it.
 		rest := min(len(data), len(boundary)+1)
 		r.value = appendUpTo(r.value, data[:len(data)-rest], longestValue)
 		_, _ = in.Discard(len(data) - rest)
 		if _, err := in.Peek(rest + 1); err != nil {
-			return unlessFailed(err)
+			return false
 		}
 	}
 }

@@ -210,7 +210,7 @@ func (s *Subject) Form(p *form.Plan) *form.Reading {
 		if httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Content-Type") {
 			contentType = "," // unclear: reverse_proxy does not pass it on
 		}
-		_ = s.form.Body(contentType, strings.Join(r.Header["Content-Encoding"], ", "), r.ContentLength, in) // of which the reading is unclear
+		s.form.Body(contentType, strings.Join(r.Header["Content-Encoding"], ", "), r.ContentLength, in)
 	}
 	return s.form
 }
