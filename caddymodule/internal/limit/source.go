@@ -82,16 +82,7 @@ var foldings = map[string]foldFunc{"": foldPlain, "wordpress": foldWordPress, "e
 // address in each of these; client_ip masks it. host is in lower case and without port.
 var sourcesOf = map[string]string{
 	"{http.vars.client_ip}": "client_ip", "{client_ip}": "client_ip", "{http.request.remote.host}": "client_ip", "{remote_host}": "client_ip",
-	"{http.request.host}": "host", "{http.request.method}": "method",
-}
-
-// plain returns a source with the same meaning, without other names for it.
-func (k *KeySource) plain() KeySource {
-	plain := *k
-	if plain.Source = cmp.Or(sourcesOf[k.Source], k.Source); k.Source == "header" {
-		plain.Name = http.CanonicalHeaderKey(k.Name)
-	}
-	return plain
+	"{http.request.host}": "host", "{http.request.method}": "method", "{http.request.orig_method}": "method",
 }
 
 // keyPolicies are the words after missing and unlisted.
@@ -126,12 +117,13 @@ func NewKey(sources []KeySource) (*Key, error) {
 // kept as digests.
 func (k *Key) compileSources(digest bool) error {
 	for _, source := range k.Sources {
+		source.Source = cmp.Or(sourcesOf[source.Source], source.Source)
 		parts, err := source.compile(k, digest)
 		if err != nil {
 			return err
 		}
 		for i := range parts {
-			parts[i].source = cmp.Or(parts[i].source, source.plain().Source)
+			parts[i].source = cmp.Or(parts[i].source, source.Source)
 		}
 		k.parts = append(k.parts, parts...)
 	}
@@ -156,7 +148,6 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 	case foldings[k.Fold] == nil:
 		return nil, option.Unknown("word", k.Fold, " after fold", []string{"wordpress", "email"})
 	}
-	k = k.plain()
 	switch k.Source {
 	case "client_ip":
 		return []part{{clientIP: true}}, nil
@@ -165,11 +156,12 @@ func (k KeySource) compile(key *Key, digest bool) ([]part, error) {
 		if !httpguts.ValidHeaderFieldName(k.Name) {
 			return nil, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", k.Name)
 		}
-		if k.Name == "Host" {
+		name := http.CanonicalHeaderKey(k.Name)
+		if name == "Host" {
 			return nil, errors.New("key source \"header Host\" is always empty: want host")
 		}
 		// One that is sent twice is missing, because the upstream may read the other value.
-		return []part{{read: func(s *Subject) string { return response.Single(s.Request.Header[k.Name]) }, digest: digest}}, nil
+		return []part{{read: func(s *Subject) string { return response.Single(s.Request.Header[name]) }, digest: digest}}, nil
 	case "cookie":
 		if !httpguts.ValidHeaderFieldName(k.Name) { // the same letters are valid
 			return nil, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", k.Name)
@@ -271,13 +263,22 @@ func parseTemplate(text string) (parts []part, err error) {
 	for _, at := range placeholder.FindAllStringIndex(text, -1) {
 		literal(at[0])
 		name := text[at[0]+1 : at[1]-1]
-		if sourcesOf["{"+name+"}"] == "client_ip" {
+		read := func(s *Subject) string {
+			value, _ := s.Replacer().GetString(name)
+			return value
+		}
+		switch sourcesOf["{"+name+"}"] {
+		case "client_ip":
 			return nil, fmt.Errorf("placeholder {%s} within %q: give client_ip as a part of its own, which masks IPv6 addresses", name, text)
+		case "host":
+			read = Host
+		case "method":
+			read = Method
 		}
 		if err = checkPlaceholder(name); err != nil {
 			return nil, fmt.Errorf("placeholder {%s}: %w", name, err)
 		}
-		parts = append(parts, part{read: func(s *Subject) string { return valueOf(name, s) }})
+		parts = append(parts, part{read: read})
 		end = at[1]
 	}
 	if end == 0 {
@@ -319,18 +320,6 @@ func checkPlaceholder(name string) error {
 }
 
 var placeholder = regexp.MustCompile(`\{[^{}\s]+\}`)
-
-// valueOf returns the value of a placeholder.
-func valueOf(placeholder string, s *Subject) string {
-	switch placeholder {
-	case "http.request.method", "http.request.orig_method":
-		return Method(s)
-	case "http.request.host":
-		return Host(s)
-	}
-	value, _ := s.Replacer().GetString(placeholder)
-	return value
-}
 
 // Host reads the host of a request, in lower case and without port.
 func Host(s *Subject) string {
