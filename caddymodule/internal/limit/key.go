@@ -162,8 +162,7 @@ type missing uint8
 const (
 	keyComplete missing = iota
 	keyAbsent           // there is neither a query nor a body, or nobody logs in by HTTP Basic
-	keyUnclear          // a field may be read in several ways, or HTTP Basic
-	keyOdd              // a name that nobody types
+	keyUnclear          // a field may be read in several ways, or HTTP Basic, or a name is one that nobody types
 	keyLacking          // any other reason, such as a header that was sent twice
 )
 
@@ -207,12 +206,12 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 			}
 			name = client.Addr().AppendTo(name)
 		default:
-			var text string
-			if text, state = k.value(s, p); state == keyComplete && p.fold != nil && text == oddName {
-				state = keyOdd
-			}
-			if state != keyComplete {
+			text, state := k.value(s, p)
+			switch {
+			case state != keyComplete:
 				return Bucket{}, state
+			case p.fold != nil && text == oddName:
+				return Bucket{Name: perkey.Odd}, keyUnclear
 			}
 			if p.digest || !plain {
 				digest = bucketkey.DigestOf(text)
@@ -347,10 +346,8 @@ func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
 	k, state := z.Key.own(s)
 	policy := Policy("")
 	switch {
-	case state == keyUnclear, state == keyOdd:
-		if k.Name = perkey.Unclear; state == keyOdd {
-			k.Name = perkey.Odd
-		}
+	case state == keyUnclear:
+		k.Name = cmp.Or(k.Name, perkey.Unclear)
 		n := z.Read(k.Name)
 		k.Rule, k.Limit, policy, why = n.Rule, n.Limit, n.Unlisted, UnlistedKey
 	case state != keyComplete:
