@@ -218,7 +218,7 @@ func (r *reader) Read(p []byte) (n int, err error) {
 	switch {
 	case b.closed:
 		return 0, http.ErrBodyReadAfterClose
-	case r.segment >= len(b.spool.segments) || r.from > b.spool.segments[r.segment].len(): // it is read elsewhere
+	case r.segment == len(b.spool.segments):
 		return 0, io.EOF
 	}
 	n, err = b.spool.peek(p, r.segment, r.from)

@@ -586,6 +586,17 @@ func TestPlaceholderOfTheBody(t *testing.T) {
 	}
 }
 
+// TestPlaceholdersOfTheRequest: they say what handlers within have made of it, as without in_flight.
+func TestPlaceholdersOfTheRequest(t *testing.T) {
+	s := servertest.NewFuncSite(t, "in_flight php 9\nin_flight inner 9\nmethod PUT\nrequest_header Host new.example\nsettle_upstream")
+	s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		check.Equal(t, repl.ReplaceAll("{http.request.method} {http.request.host}", ""), "PUT new.example")
+		return nil
+	}
+	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://example.com/", nil))
+}
+
 // What stands after errorRoute in the directives of newErrorSite is in its error route.
 const errorRoute = "\nsettle_upstream\n}\nhandle_errors {\nroute {\n"
 

@@ -59,7 +59,6 @@ type Call struct {
 	response.Writer
 	context detached
 	by      Caller
-	request http.Request // that the next handler gets
 
 	written int64
 	sender  *sender // nil before something had to wait
@@ -74,24 +73,20 @@ type Call struct {
 // that is still there could not be sent all of it. A handler that has written nothing answers
 // with 200.
 //
-// The handler gets a request of its own, which lies in the Call, so that it is one allocation with
-// that. Goroutines of an upstream's client may read it after the handler has returned.
+// The handler gets r itself, since Caddy's placeholders read that, with the context of the call until Serve
+// returns.
 func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller, within bool) (err error) {
 	c.Watch(w, r)
-	c.context.client, c.context.call, c.context.ends, c.by = r.Context(), c, within, by
-	c.request = *r.WithContext(&c.context)
+	client := r.Context()
+	c.context.client, c.context.call, c.context.ends, c.by = client, c, within, by
+	*r = *r.WithContext(&c.context)
+	defer func() { *r = *r.WithContext(client) }()
 	if r.Method == http.MethodConnect {
-		c.request.Body = tunnelBody{r.Body, c}
-	}
-	if received := body.Of(r); received != nil { // Caddy's placeholders read the body of r, and leave the upstream its own
-		r.Body = io.NopCloser(received.Reader())
+		r.Body = tunnelBody{r.Body, c}
 	}
 	returned := false // without an error
 	defer func() {
 		c.context.note(&c.context.over)
-		if !returned { // an error route has what is left of the body
-			r.Body, r.ContentLength = c.request.Body, c.request.ContentLength
-		}
 		if returned && c.Status == 0 {
 			c.by.Answers(http.StatusOK, c.Header())
 		}
@@ -99,7 +94,7 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 		c.by.Served(err)
 		c.finish(returned)
 	}()
-	err = next.ServeHTTP(c, &c.request)
+	err = next.ServeHTTP(c, r)
 	returned = err == nil
 	return err
 }

@@ -51,6 +51,7 @@ func visit(t *testing.T, w http.ResponseWriter, leaves time.Duration, exiting <-
 	ctx, leave := context.WithTimeout(context.Background(), leaves)
 	defer leave()
 	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	defer func() { check.That(t, r.Context() == ctx, "want the client's context again, also after a panic") }()
 	return Serve(w, r, caddyhttp.HandlerFunc(serve), with(t, Options{Exiting: exiting}))
 }
 
