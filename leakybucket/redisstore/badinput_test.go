@@ -133,12 +133,13 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"full", []string{"--maxmemory", "100kb", "--maxmemory-policy", "noeviction"}, []string{"OOM", "maxmemory"}},
-		{"replica", []string{"--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port)}, []string{"READONLY", "master"}},
+		{"full", []string{"--maxmemory", "100kb", "--maxmemory-policy", "noeviction"}, []string{"OOM", "raise its maxmemory"}},
+		{"replica", []string{"--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port)}, []string{"READONLY", "want the master's address"}},
 		{"stale replica", []string{"--replicaof", "127.0.0.1 1", "--replica-serve-stale-data", "no"}, []string{"replica", "want the master"}},
 		{"cluster", []string{"--cluster-enabled", "yes"}, []string{"CLUSTERDOWN", "cluster"}},
+		{"no replica", []string{"--min-replicas-to-write", "1"}, []string{"NOREPLICAS", "bring its replicas back"}},
 		{"renamed", []string{"--rename-command", "EVALSHA", ""}, []string{"unknown command 'EVALSHA'", "Redis 6.2"}},
-		{"password", []string{"--requirepass", "hunter2"}, []string{"NOAUTH"}},
+		{"password", []string{"--requirepass", "hunter2"}, []string{"NOAUTH", "want a password"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server, s := start(t, Options{}, test.args...)
