@@ -148,29 +148,6 @@ func startSecure(t *testing.T) (c *system.Caddy, url string) {
 	return c, url
 }
 
-func TestHTTP3IsThrottledAndSharesBucketsWithTheOthers(t *testing.T) {
-	t.Parallel()
-	_, url := startSecure(t)
-	fast, old := system.NewQUICVisitor(t, nil), system.NewVisitorFrom(t, "h1", "127.0.0.1")
-	for n, test := range []struct {
-		v      *system.Visitor
-		status int
-		proto  string
-	}{
-		{fast, 200, "HTTP/3.0"},
-		{old, 200, "HTTP/1.1"},
-		{fast, 200, "HTTP/3.0"},
-		{fast, 429, ""},
-		{old, 429, ""},
-	} {
-		a := test.v.Get(t, url)
-		check.Need(t, a.Status, test.status, "request %d over %s", n+1, test.v.Protocol)
-		if test.status == 200 && a.Body != test.proto {
-			t.Errorf("request %d: got %q, want %q", n+1, a.Body, test.proto)
-		}
-	}
-}
-
 func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
 	t.Parallel()
 	var c *system.Caddy

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
@@ -75,27 +74,6 @@ func fillUp(t *testing.T, url string, headers ...string) {
 		wantStatus(t, url, 200, headers...)
 	}
 	wantStatus(t, url, 429, headers...)
-}
-
-// TestAReleaseOnOneNodeHoldsOnAll with the same store, soon.
-func TestAReleaseOnOneNodeHoldsOnAll(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, s *storeServer) {
-		nodes := startNodes(t, s.through(s.address)+"\nstore_timeout 30s\non_store_error deny", nightSite, 0, 0)
-		fillUp(t, nodes[0].url+"login")
-		wantStatus(t, nodes[1].url+"login", 429)
-		nodes[0].Throttle("release", "127.0.0.1")
-		wantStatus(t, nodes[0].url+"login", 200)
-		deadline := time.Now().Add(system.StartTime)
-		for {
-			resp := check.Must(http.Get(nodes[1].url + "login"))(t)
-			resp.Body.Close()
-			if resp.StatusCode == 200 {
-				return
-			}
-			check.Assume(t, !time.Now().After(deadline), "the other node: got %d %v after the release, want 200", resp.StatusCode, system.StartTime)
-		}
-	})
 }
 
 // TestAReleaseWorksWithoutTheRightToScan, for all buckets that it can name.

@@ -3,26 +3,18 @@ package limit
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
@@ -223,118 +215,6 @@ func askAndLeave(t testing.TB, server *httptest.Server, headers string, asked <-
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
 	<-asked
 	conn.Close()
-}
-
-// proxies are reverse proxies to an address: Caddy's, as it is and with answers
-// that are sent on at once, and the standard library's.
-var proxies = map[string]func(t testing.TB, address string) handler{
-	"Caddy":          func(t testing.TB, address string) handler { return caddyProxy(t, address, 0) },
-	"Caddy, at once": func(t testing.TB, address string) handler { return caddyProxy(t, address, -1) },
-	"net/http, at once": func(_ testing.TB, address string) handler {
-		proxy := &httputil.ReverseProxy{
-			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: address}) },
-			FlushInterval: -1,
-			ErrorLog:      log.New(io.Discard, "", 0),
-		}
-		return func(w http.ResponseWriter, r *http.Request) error {
-			proxy.ServeHTTP(w, r)
-			return nil
-		}
-	},
-}
-
-func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
-	t.Helper()
-	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{
-		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
-	}})
-	check.OK(t, err)
-	ctx, stop := caddy.NewContext(base)
-	t.Cleanup(stop)
-	proxy := &reverseproxy.Handler{
-		TransportRaw:  json.RawMessage(`{"protocol": "http"}`),
-		Upstreams:     reverseproxy.UpstreamPool{{Dial: address}},
-		FlushInterval: flush,
-	}
-	check.OK(t, proxy.Provision(ctx))
-	server := new(caddyhttp.Server)
-	return func(w http.ResponseWriter, r *http.Request) error {
-		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server)
-		return proxy.ServeHTTP(w, r, handler(nil))
-	}
-}
-
-// upstream serves a handler and returns its address.
-func upstream(t testing.TB, serve http.HandlerFunc) string {
-	server := httptest.NewServer(serve)
-	t.Cleanup(server.Close)
-	return server.Listener.Addr().String()
-}
-
-func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
-	const requests = 100
-	for name, proxyTo := range proxies {
-		for _, p := range protocols {
-			for _, size := range []int{1000, 100_000} {
-				for _, declared := range []bool{true, false} {
-					t.Run(fmt.Sprintf("%s/%s/size=%d/declared=%v", name, p.about, size, declared), func(t *testing.T) {
-						address := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
-							if declared {
-								w.Header().Set("Content-Length", strconv.Itoa(size))
-							}
-							_ = send(w, size)
-						})
-						server, verdicts := listen(t, p.protocol, proxyTo(t, address))
-						leaveAt := int64(size)
-						if !declared || p.protocol == "h2" {
-							leaveAt = math.MaxInt64 // only the end says that it was the last byte
-						}
-						charged, gone := 0, 0
-						for range requests {
-							fetch(t, server, "GET", p.headers, leaveAt)
-							got := <-verdicts
-							if got.cost != 0 {
-								charged++
-							}
-							if got.gone {
-								gone++
-							}
-						}
-						check.That(t, charged == 0, "%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
-					})
-				}
-			}
-		}
-	}
-}
-
-func TestAClientThatLeavesAProxyMidBodyPays(t *testing.T) {
-	const half = 50_000
-	for name, proxyTo := range proxies {
-		for _, p := range protocols {
-			for _, declared := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s/%s/declared=%v", name, p.about, declared), func(t *testing.T) {
-					address := upstream(t, func(w http.ResponseWriter, r *http.Request) {
-						if declared {
-							w.Header().Set("Content-Length", strconv.Itoa(2*half))
-						}
-						_ = send(w, half)
-						select { // until the proxy has seen that its client left
-						case <-r.Context().Done():
-						case <-time.After(time.Minute):
-						}
-						_ = send(w, half)
-					})
-					server, verdicts := listen(t, p.protocol, proxyTo(t, address))
-					for range 10 {
-						fetch(t, server, "GET", p.headers, half/2)
-						got := <-verdicts
-						check.Assume(t, !got.complete && got.cost == 1, "got %+v, want it incomplete, with the reservation of 1", got)
-					}
-				})
-			}
-		}
-	}
 }
 
 func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
