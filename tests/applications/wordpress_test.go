@@ -34,7 +34,6 @@ func TestWordPress(t *testing.T) {
 		{"guesses in a shop", wordPressChecksFewGuessesInAShop},
 		{"guesses behind rewrites", wordPressChecksFewGuessesBehindRewrites},
 		{"application passwords", wordPressChecksFewApplicationPasswords},
-		{"searches in disguise", wordPressPaysForSearchesInDisguise},
 		{"cached pages", wordPressServesCachedPagesFree},
 		{"what runs PHP", wordPressChargesWhatRunsPHP},
 		{"a flood", wordPressServesAFloodOnce},
