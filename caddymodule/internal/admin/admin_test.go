@@ -2,6 +2,9 @@ package admin_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net/http"
@@ -648,6 +651,15 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 		"admin API: ban 203.0.113.9/32 a scraper for 2h0m0s",
 	}
 	check.That(t, fmt.Sprint(told) == fmt.Sprint(want), "got\n%q\nwant\n%q", told, want)
+
+	// Caddy's remote admin endpoint has verified a certificate.
+	r := httptest.NewRequest(http.MethodPost, "/throttle/unshadow", strings.NewReader(`{}`))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set(wire.ByHeader, "mallory")
+	r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "night shift"}}}}}
+	check.OK(t, servertest.ServeAdmin(httptest.NewRecorder(), r))
+	last := journal(s)[0]
+	check.That(t, last.Via == "remote admin" && last.By == "night shift" && last.Action == "unshadow", "got %+v, want the name of the certificate", last)
 }
 
 // A failing store fails to forget buckets of a zone.
