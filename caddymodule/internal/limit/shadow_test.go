@@ -48,34 +48,6 @@ func TestShadowRefusesForNoReason(t *testing.T) {
 	}
 }
 
-func TestAShadowZoneStandsInNobodysWay(t *testing.T) {
-	s := servertest.Run(t, `{
-		throttle {
-			zone tried {
-				limit 3 1/h
-				shadow
-			}
-			zone enforced {
-				limit 5 1/h
-			}
-		}
-	}
-	http:// {
-		throttle /both {
-			zone tried
-			zone enforced
-		}
-		throttle /tried tried
-		respond "{http.throttle.zone} {http.throttle.decision}"
-	}`)
-	c := s.From(servertest.Someone)
-	c.Passes(5, "/both")
-	zone := s.Counts(t)["tried"]
-	check.Equal(t, zone["admitted"], 3.0, "admitted in shadow")
-	// Two while it alone was full, and one more while both were.
-	check.Equal(t, zone["shadow_refused capacity"], 3.0, "refused in shadow")
-}
-
 func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle {
@@ -93,34 +65,6 @@ func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
 	c := s.From(servertest.Someone)
 	check.Equal(t, c.Get("/").Body.String(), "denied", "reason")
 	c.Passes(2, "/")
-}
-
-func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
-	s := servertest.Run(t, `{
-		throttle {
-			zone tried {
-				limit 3 1/h
-				shadow
-			}
-		}
-	}
-	http:// {
-		throttle /both {
-			zone tried
-			zone enforced {
-				limit 1 1/h
-			}
-		}
-		throttle /tried tried
-		respond {http.throttle.decision}
-	}`)
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/both")
-	c.Statuses(10, "/both")
-	for i, want := range []string{"admitted", "admitted", "shadow_refused"} {
-		check.Equal(t, c.Get("/tried").Body.String(), want, "request %d", i+1)
-	}
-	check.Equal(t, s.Counts(t)["tried"]["admitted"], 3.0, "admitted in shadow")
 }
 
 // A matcher fails on addresses that may be forged, in early data.
