@@ -1,6 +1,7 @@
 package requests
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/quic-go/quic-go/http3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -145,6 +148,29 @@ func startSecure(t *testing.T) (c *system.Caddy, url string) {
 	return c, url
 }
 
+func TestHTTP3IsThrottledAndSharesBucketsWithTheOthers(t *testing.T) {
+	t.Parallel()
+	_, url := startSecure(t)
+	fast, old := system.NewQUICVisitor(t, nil), system.NewVisitorFrom(t, "h1", "127.0.0.1")
+	for n, test := range []struct {
+		v      *system.Visitor
+		status int
+		proto  string
+	}{
+		{fast, 200, "HTTP/3.0"},
+		{old, 200, "HTTP/1.1"},
+		{fast, 200, "HTTP/3.0"},
+		{fast, 429, ""},
+		{old, 429, ""},
+	} {
+		a := test.v.Get(t, url)
+		check.Need(t, a.Status, test.status, "request %d over %s", n+1, test.v.Protocol)
+		if test.status == 200 && a.Body != test.proto {
+			t.Errorf("request %d: got %q, want %q", n+1, a.Body, test.proto)
+		}
+	}
+}
+
 func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
 	t.Parallel()
 	var c *system.Caddy
@@ -168,11 +194,14 @@ func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
 }
 
 // TestConnect: a WebSocket over HTTP/3 opens with CONNECT, as does a page of an upstream that knows none,
-// which holds its slot until it is made.
+// which holds its slot until it is made. Any other CONNECT is refused: over HTTP/2 its body would reach an
+// upstream as it is, and be read as requests that nobody has charged.
 func TestConnect(t *testing.T) {
 	t.Parallel()
+	var reached atomic.Int64
 	finish := make(chan struct{})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reached.Add(1)
 		switch r.URL.Path {
 		case "/socket":
 			conn, stream, err := http.NewResponseController(w).Hijack()
@@ -197,6 +226,11 @@ func TestConnect(t *testing.T) {
 https://localhost:%d {
 	tls internal
 	respond /ready ok
+	throttle {
+		zone pages {
+			limit 1000 1/d
+		}
+	}
 	in_flight php 1
 	reverse_proxy %s
 }`, port, upstream.Listener.Addr())})
@@ -229,4 +263,30 @@ https://localhost:%d {
 	finished()
 	text := string(check.Must(io.ReadAll(page.Body))(t))
 	check.Equal(t, text, "a page, of 0 bytes")
+
+	before, charged := reached.Load(), c.Decisions(t, "pages", "admitted")
+	conn := check.Must(tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), &tls.Config{InsecureSkipVerify: true, ServerName: "localhost", NextProtos: []string{"h2"}}))(t)
+	defer conn.Close()
+	check.OK(t, conn.SetDeadline(time.Now().Add(system.StartTime)))
+	_, _ = conn.Write([]byte(http2.ClientPreface))
+	frames := http2.NewFramer(conn, conn)
+	check.OK(t, frames.WriteSettings())
+	var header bytes.Buffer
+	fields := hpack.NewEncoder(&header)
+	for name, value := range map[string]string{":method": "CONNECT", ":authority": fmt.Sprintf("localhost:%d", port)} {
+		check.OK(t, fields.WriteField(hpack.HeaderField{Name: name, Value: value}))
+	}
+	check.OK(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header.Bytes(), EndHeaders: true}))
+	for range 10 {
+		check.OK(t, frames.WriteData(1, false, []byte("POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nguess")))
+	}
+	status := ""
+	for decoder := hpack.NewDecoder(4096, nil); status == ""; {
+		frame := check.Must(frames.ReadFrame())(t)
+		if answer, is := frame.(*http2.HeadersFrame); is {
+			status = check.Must(decoder.DecodeFull(answer.HeaderBlockFragment()))(t)[0].Value
+		}
+	}
+	check.Equal(t, status, "501", "a CONNECT")
+	check.That(t, reached.Load() == before && c.Decisions(t, "pages", "admitted") == charged, "got %d requests to the upstream, want none", reached.Load()-before)
 }
