@@ -19,6 +19,7 @@ package gate
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -65,7 +66,8 @@ type Result struct {
 // ready for use. It is safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
-	keys    map[string]*fairqueue.Queue // while they have requests; that of requests without a key stays
+	keyless fairqueue.Queue             // of requests without a key
+	keys    map[string]*fairqueue.Queue // while they have requests
 	all     fairqueue.Common            // of all keys. Only requests with share count in the mean.
 	clients map[netip.Prefix][]*Slot    // who waits, in the order of arrival
 	places  uint64                      // how many were ever taken
@@ -279,7 +281,8 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 func (g *Gate) SetLimits(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key, q := range g.keys {
+	for _, key := range append(slices.Collect(maps.Keys(g.keys)), "") {
+		q := g.queue(key)
 		q.SetLimits(l)
 		g.advance(key, q)
 	}
@@ -287,6 +290,10 @@ func (g *Gate) SetLimits(l Limits) {
 
 // queue finds or makes that of a key.
 func (g *Gate) queue(key string) *fairqueue.Queue {
+	if key == "" {
+		g.keyless.All = &g.all
+		return &g.keyless
+	}
 	q := g.keys[key]
 	if q == nil {
 		if g.keys == nil {

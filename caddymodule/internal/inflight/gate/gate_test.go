@@ -134,12 +134,9 @@ func wantSums(t *testing.T, g *Gate) {
 func wantEmpty(t *testing.T, g *Gate) {
 	t.Helper()
 	wantSums(t, g)
-	load, keys := g.Load(), len(g.keys)
-	if q := g.keys[""]; q != nil && q.Idle() {
-		keys--
-	}
-	if load.Queued+load.Running+len(g.clients)+keys > 0 {
-		t.Errorf("got %+v, %d keys, %v, want none", load, keys, g.clients)
+	load := g.Load()
+	if load.Queued+load.Running+len(g.clients) > 0 || len(g.keys) > 0 || !g.keyless.Idle() {
+		t.Errorf("got %+v, %d keys, %v, want none", load, len(g.keys), g.clients)
 	}
 }
 
