@@ -225,7 +225,7 @@ func (p *Page) appendNotice(page []byte, notice []piece, l *language, f *Refusal
 		case "code":
 			if f.Code != 0 {
 				page = append(append(append(page, `<p id="code">`...), l.Code...), " <code>"...)
-				page = append(append(page, f.Code.String()...), "</code></p>\n"...)
+				page = append(f.Code.AppendTo(page), "</code></p>\n"...)
 			}
 		}
 	}

@@ -36,14 +36,17 @@ var encoding = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 type Code uint64
 
 // String returns the code as people read it, such as 7K2M-Q8XD. No code is "".
-func (c Code) String() string {
+func (c Code) String() string { return string(c.AppendTo(nil)) }
+
+// AppendTo appends what String returns.
+func (c Code) AppendTo(text []byte) []byte {
 	if c == 0 {
-		return ""
+		return text
 	}
-	var raw [8]byte
+	var raw, symbols [8]byte
 	binary.BigEndian.PutUint64(raw[:], uint64(c))
-	symbols := encoding.EncodeToString(raw[8-bits/8:])
-	return symbols[:4] + "-" + symbols[4:]
+	encoding.Encode(symbols[:], raw[8-bits/8:])
+	return append(append(append(text, symbols[:4]...), '-'), symbols[4:]...)
 }
 
 // typed replaces what people write by what a code has.
