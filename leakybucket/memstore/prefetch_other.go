@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package memstore
+
+func prefetch(*shard, uint64) {}
