@@ -3,6 +3,7 @@
 package docs
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -81,7 +82,7 @@ var (
 	inSite           = strings.Fields(`abort basic_auth encode error file_server forward_auth handle handle_errors handle_path
 		header import in_flight log log_append log_skip map php_fastcgi redir request_body request_header respond reverse_proxy
 		rewrite root route templates throttle tls vars`)
-	wholeFile = regexp.MustCompile(`^(\{$|\(\w+\) \{|[^\s{]*[.:*/][^{]*\{$|localhost \{)`)
+	wholeFile = regexp.MustCompile(`^(\{$|&?\(\w+\) \{|[^\s{]*[.:*/][^{]*\{$|localhost \{)`)
 )
 
 // fragments of Caddyfiles name what stands elsewhere in the file.
@@ -184,6 +185,19 @@ func TestAnInvalidConfigurationIsFound(t *testing.T) {
 		"servers {\n\ttrusted_proxies nobody\n}\n",
 	} {
 		check.That(t, m.validate("caddyfile", wholeCaddyfile(fragment)) != nil, "got a valid configuration for\n%s", fragment)
+	}
+}
+
+// TestDoorsAreClosedBeforeTheSite: Caddy runs `abort` and `respond` after each `handle`.
+func TestDoorsAreClosedBeforeTheSite(t *testing.T) {
+	for p, f := range fencesOf(t, "caddyfile") {
+		check.That(t, !strings.Contains(f.text, "\n\thandle {"), "%s:%d: got a handle that answers before `respond @admin 403`", p.name, f.line)
+		if strings.Contains(f.text, "@direct") {
+			config := strings.TrimSuffix(strings.TrimSpace(wholeCaddyfile(f.text)), "}") + "handle {\nrespond site\n}\n}\n"
+			raw, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), nil)
+			check.NoError(t, err, "%s", config)
+			check.That(t, bytes.Index(raw, []byte("remote_ip")) < bytes.Index(raw, []byte(`"site"`)), "got an origin that is open to handle:\n%s", raw)
+		}
 	}
 }
 

@@ -135,7 +135,7 @@ func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
 	start := func(t *testing.T) *system.Trial {
 		return system.StartTrial(t, "rails.md", append([]string{
 			"/srv/app/public", t.TempDir(),
-			"\t\treverse_proxy localhost:3000\n", apache,
+			"\treverse_proxy localhost:3000\n", apache,
 		}, beforeWorkers(recipeCode(t, "rails.md", "caddyfile"))...)...)
 	}
 
