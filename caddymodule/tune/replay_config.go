@@ -49,7 +49,7 @@ type replayConfig struct {
 }
 
 // newPlayer loads a config, as JSON, for a replay. Nothing is loaded but throttle and the routes that
-// lead to it: no listener, log, storage, certificate, upstream or shared store.
+// lead to it: no listener, log, storage, certificate, upstream, shared store or secret.
 func newPlayer(config []byte) (_ *player, err error) {
 	var whole struct {
 		Apps struct {
@@ -65,6 +65,7 @@ func newPlayer(config []byte) (_ *player, err error) {
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
 	delete(whole.Apps.Throttle, "store")
+	delete(whole.Apps.Throttle, "signing_key")
 	rp := &player{unknown: make(map[string]string), keyless: make(map[string]int), replayConfig: replayConfig{raw: compact.Bytes()}}
 	rp.clients.By(32, 64)
 	rp.noteFolders(whole.Apps.Throttle)

@@ -216,6 +216,12 @@ func TestAReplayLeavesOutRedirectsToHTTPS(t *testing.T) {
 	}
 }
 
+// A replay runs as any user, on any machine.
+func TestAReplayNeedsNoSecrets(t *testing.T) {
+	config := "{\nthrottle {\nsigning_key {file./nowhere}\n}\n}\nhttp:// {\nthrottle work 5 1/d\nrespond ok\n}"
+	ran(t, "replay", "--config", writeFile(t, "Caddyfile", config), "--adapter", "caddyfile", logged(t, [2]float64{0, 0}))
+}
+
 // It keeps what was charged if a proxy was asked before, as the running Caddy does.
 func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
 	log := logged(t, [2]float64{0, 0}, [2]float64{1, 0}, [2]float64{2, 0}, [2]float64{3, 0}, [2]float64{4, 0})
