@@ -94,18 +94,23 @@ func (k *Key) HasAddress() bool {
 // IsAddress reports whether the key is the client's address and nothing else.
 func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
 
-// typed returns the name of the account in the key as the request has it, without the blanks around it
-// that no application keeps, or "" if there is none.
-func (k *Key) typed(s *Subject) (name string) {
+// typed returns the names of accounts in the key as the request has them, with a NUL between them, and
+// without the blanks around them that no application keeps, or "" if there are none.
+func (k *Key) typed(s *Subject) string {
+	var names []string
 	for i := range k.parts {
+		name := ""
 		switch p := &k.parts[i]; {
 		case p.field != "" && s.CarriesAny():
 			name, _ = s.Form(k.Form).Field(p.wanted)
 		case p.field == "" && p.fold != nil:
 			name, _, _ = s.Request.BasicAuth()
 		}
+		if name = strings.Trim(name, " \t\n\v\f\r\x00"); name != "" {
+			names = append(names, name)
+		}
 	}
-	return strings.Trim(name, " \t\n\v\f\r\x00")
+	return strings.Join(names, "\x00")
 }
 
 // private reports whether keys say which account a request is about. Rate-limit headers would

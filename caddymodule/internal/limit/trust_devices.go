@@ -97,7 +97,7 @@ func deviceCookieOf(zone string) string { return cookie.OwnPrefix + "device-" + 
 // Slow Down Online Guessing Attacks with Device Cookies).
 type deviceClient struct {
 	trust  *TrustDevices
-	typed  string // whom the request names; "" if nobody knows
+	typed  string // whom the request names: see [Key.typed]
 	secure bool
 	known  bool
 	bound  signer.Bound // what the client's token is good for
@@ -166,8 +166,9 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) (earned, anothe
 		if !one.Kept || !cookie.Upstreams(c.trust.Cookie, one.Name) {
 			continue
 		}
-		switch name, named := userOf(one); {
-		case named && !strings.EqualFold(name, c.typed):
+		name, named := userOf(one)
+		switch typed := strings.Split(c.typed, "\x00"); {
+		case named && !slices.ContainsFunc(typed, func(typed string) bool { return strings.EqualFold(name, typed) }):
 			another = true
 		case named || !c.had && !c.noted.Several:
 			earned = true

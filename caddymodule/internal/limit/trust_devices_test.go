@@ -196,6 +196,22 @@ func TestADeviceIsForTheNameThatWasTyped(t *testing.T) {
 	}
 }
 
+// Also where the key has several names.
+func TestADeviceIsForAllNamesThatWereTyped(t *testing.T) {
+	for _, trusts := range []string{"refund status 302\ntrust_devices wordpress_test_cookie", "refund cookie wordpress_logged_in_*\ntrust_devices wordpress_logged_in_*"} {
+		s := servertest.NewLoginSite(t, t.TempDir(), "zone account {\nkey field log field site\nlimit 3.5 1/h\n"+trusts+"\n}")
+		another := newBrowser(s, "198.51.100.1:1")
+		login := func(account, password string) int {
+			return another.post("https://example.com/wp-login.php", url.Values{"log": {account}, "site": {"a"}, "pwd": {password}}).Code
+		}
+		for i, want := range []int{http.StatusFound, http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusFound} {
+			got := login([]string{"OWNER", "owner"}[min(i%5, 1)], []string{"right", "wrong"}[min(i%5, 1)])
+			check.Equal(t, got, want, "%s: login %d", trusts, i)
+		}
+		s.Stop()
+	}
+}
+
 func TestADeviceIsForTheUserOfBasicThatWasTyped(t *testing.T) {
 	s := servertest.NewFuncSite(t, `throttle {
 		zone account {
