@@ -200,6 +200,9 @@ func TestField(t *testing.T) {
 		{"text with Latin 1 behind a bracket", "text/plain", "x=1&log[x]]%E9=a", "unclear"},
 		{"text with much behind a bracket", "text/plain", "x=1&log%5Bx%5D" + strings.Repeat("y", 9_999) + "=a", "unclear"},
 		{"text with Latin 1 and a bracket", "text/plain", "x=1&log%E9[]=a", "absent"},
+		{"text with many blanks", "text/plain", "x=1&" + strings.Repeat("%20", 400) + "log=a", "unclear"}, // which PHP leaves out
+		{"text with blanks up to where it is cut", "text/plain", "x=1&" + strings.Repeat("%20", 340) + "log%00b=a", "unclear"},
+		{"JSON with many blanks", jsonType, `{"x": "&` + strings.Repeat("+", 9_999) + `log=a&"}`, "unclear"},
 		{"text with brackets", "image/png", "\x01=&log%5B%5D=a", "unclear"},
 		{"JSON with pairs", jsonType, `{"x": "&log=a&"}`, "unclear"},
 		{"JSON with semicolons", jsonType, `{"x": "&amp;log=a&"}`, "unclear"}, // as CGI of Ruby reads it

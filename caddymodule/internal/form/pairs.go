@@ -55,7 +55,10 @@ func appendUpTo(text, data []byte, most int) []byte {
 func (p *pairs) named(cut bool) {
 	name, whole := unescaped(p.text)
 	cut = cut || !whole || len(p.text) > longestName
-	if p.loose { // PHP ends names at a NUL, and leaves out what follows their last ]
+	if p.loose { // PHP ends names at a NUL, and leaves out blanks at the beginning and what follows the last ]
+		if len(p.text) > longestName && len(bytes.TrimLeft(name, " ")) <= len(name)/2 {
+			p.r.unclear |= p.wanted // the name may have been cut
+		}
 		odd := bytes.IndexFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == utf8.RuneError })
 		if odd >= 0 {
 			name, cut = name[:odd], name[odd] != 0
