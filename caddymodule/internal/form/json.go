@@ -2,8 +2,8 @@ package form
 
 import (
 	"bytes"
-	"encoding/hex"
 	"math/bits"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -292,12 +292,12 @@ func unescape(text []byte) (_ []byte, valid bool) {
 		}
 		i++
 		if text[i] == 'u' {
-			r := hex4(text[i+1:])
+			r, err := strconv.ParseUint(string(text[i+1:min(i+5, len(text))]), 16, 32)
 			i += 4
-			if !utf8.ValidRune(r) || r == utf8.RuneError {
+			if i >= len(text) || err != nil || !utf8.ValidRune(rune(r)) || r == utf8.RuneError {
 				return nil, false
 			}
-			out = utf8.AppendRune(out, r)
+			out = utf8.AppendRune(out, rune(r))
 			continue
 		}
 		at := strings.IndexByte(`"\/bfnrt`, text[i])
@@ -307,13 +307,4 @@ func unescape(text []byte) (_ []byte, valid bool) {
 		out = append(out, "\"\\/\b\f\n\r\t"[at])
 	}
 	return out, true
-}
-
-// hex4 returns the rune that four hexadecimal digits stand for, or -1.
-func hex4(text []byte) rune {
-	var r [2]byte
-	if n, err := hex.Decode(r[:], text[:min(4, len(text))]); n < len(r) || err != nil {
-		return -1
-	}
-	return rune(r[0])<<8 | rune(r[1])
 }
