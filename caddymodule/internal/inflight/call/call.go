@@ -9,6 +9,7 @@ package call
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"io"
 	"maps"
@@ -73,20 +74,19 @@ type Call struct {
 // that is still there could not be sent all of it. A handler that has written nothing answers
 // with 200.
 //
-// The handler gets r itself, since Caddy's placeholders read that, with the context of the call until Serve
-// returns.
+// The handler gets r itself, since Caddy's placeholders read that, with the context of the call, which is
+// that of the client again once the upstream is done. Serve does not put that back: goroutines of an
+// upstream's client still read r.
 func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller, within bool) (err error) {
 	c.Watch(w, r)
-	client := r.Context()
-	c.context.client, c.context.call, c.context.ends, c.by = client, c, within, by
+	c.context.client.Context, c.context.call, c.context.ends, c.by = r.Context(), c, within, by
 	*r = *r.WithContext(&c.context)
-	defer func() { *r = *r.WithContext(client) }()
 	if r.Method == http.MethodConnect {
 		r.Body = tunnelBody{r.Body, c}
 	}
 	returned := false // without an error
 	defer func() {
-		c.context.note(&c.context.over)
+		c.context.end()
 		if returned && c.Status == 0 {
 			c.by.Answers(http.StatusOK, c.Header())
 		}
@@ -296,17 +296,16 @@ const Patience = 5 * time.Minute
 // A detached is the context of a call: that of the client, but for its end. It is canceled when the
 // client has left and nobody can want the response: because it is a stream, or the client's
 // patience is over, or the process ends. The client is watched from when somebody first asks for
-// that.
+// that. When the upstream is done, what has asked by then is canceled, and the context is the client's.
 type detached struct {
-	client context.Context
+	client own
 	call   *Call
 
-	own atomic.Pointer[own] // nil before somebody asks
+	own atomic.Pointer[own] // nil before somebody asks, and that of the client when the upstream is done
 
 	mu   sync.Mutex
 	left bool // the client has, or can be sent nothing any more. Over HTTP/3, it may still be there then.
 	ends bool // when it has: there is no end to wait for, or the call around was patient
-	over bool // the upstream is done
 }
 
 // An own context is the client's without its end.
@@ -321,16 +320,14 @@ const idleTimeoutsKey caddy.CtxKey = "idle_timeouts"
 
 // Value implements context.Context.
 func (d *detached) Value(key any) any {
-	if k, ok := key.(caddy.CtxKey); ok && k == idleTimeoutsKey { // which costs less than to compare them as any
+	own := d.own.Load()
+	if k, ok := key.(caddy.CtxKey); ok && k == idleTimeoutsKey && own != &d.client { // which costs less than to compare them as any
 		// Caddy's timeouts within the call would change the server's writer while we write to it.
 		// Without that, they wrap ours.
 		reader, _ := caddyhttp.IdleTimeoutsFromContext(d.client)
 		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
 	}
-	if own := d.own.Load(); own != nil {
-		return own.Value(key)
-	}
-	return d.client.Value(key)
+	return cmp.Or(own, &d.client).Value(key)
 }
 
 // Deadline implements context.Context.
@@ -359,7 +356,17 @@ func (d *detached) watch() *own {
 	return d.own.Load()
 }
 
-// note notes that something has happened: the client has left, or the upstream is done.
+// end makes this the context of the client.
+func (d *detached) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if own := d.own.Swap(&d.client); own != nil {
+		own.unwatch()
+		own.cancel()
+	}
+}
+
+// note notes that the client has left, or that the call then ends.
 func (d *detached) note(what *bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -373,8 +380,8 @@ func (d *detached) note(what *bool) {
 func (d *detached) judge() {
 	own := d.own.Load()
 	switch {
-	case own == nil:
-	case d.over || d.left && d.ends:
+	case own == nil || own == &d.client:
+	case d.left && d.ends:
 		own.unwatch()
 		own.cancel()
 	case d.left:

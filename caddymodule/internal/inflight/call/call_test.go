@@ -51,7 +51,11 @@ func visit(t *testing.T, w http.ResponseWriter, leaves time.Duration, exiting <-
 	ctx, leave := context.WithTimeout(context.Background(), leaves)
 	defer leave()
 	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
-	defer func() { check.That(t, r.Context() == ctx, "want the client's context again, also after a panic") }()
+	defer func() { // also after a panic
+		got := r.Context()
+		check.That(t, got != ctx, "want r left alone: an upstream's client may still read it")
+		check.That(t, got.Done() == ctx.Done() && got.Err() == ctx.Err(), "want r to end with its client again")
+	}()
 	return Serve(w, r, caddyhttp.HandlerFunc(serve), with(t, Options{Exiting: exiting}))
 }
 
