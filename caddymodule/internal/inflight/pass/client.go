@@ -35,6 +35,10 @@ func (s State) Event() Event {
 	return [...]Event{None, "invalid", "expired", "early", "unbound", "valid"}[s]
 }
 
+// mostCookies is how many cookies of a request are compared with what a pass is bound
+// to. Browsers keep fewer for a site.
+const mostCookies = 200
+
 // An Issuer issues the passes of one in_flight, and recognizes them.
 type Issuer struct {
 	Name string
@@ -121,9 +125,13 @@ func (c *Client) boundTo() string {
 	if c.pass.Binding == (Binding{}) {
 		return ""
 	}
+	n := 0
 	for name, value := range cookie.SentBy(c.cookies) {
 		if bindingOf(name, value) == c.pass.Binding {
 			return name
+		}
+		if n++; n == mostCookies {
+			break
 		}
 	}
 	return ""

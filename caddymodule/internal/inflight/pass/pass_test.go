@@ -276,6 +276,7 @@ func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
 		"without the upstream's cookie": pass,
 		"with another value":            pass + "; wordpress_logged_in_0f=anna%7C2%7Ctoken%7Cmac",
 		"with another name":             pass + "; wordpress_logged_in_1f=anna%7C1%7Ctoken%7Cmac",
+		"behind too many cookies":       pass + strings.Repeat("; a=b", mostCookies) + "; wordpress_logged_in_0f=anna%7C1%7Ctoken%7Cmac",
 	} {
 		c := z.Client(request(cookies), host, now)
 		check.That(t, c.Rank() == fairqueue.Returned && c.State == Unbound, "%s: got %v, want it to be only returned", name, c.Rank())
