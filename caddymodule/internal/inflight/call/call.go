@@ -82,6 +82,7 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	c.context.client.Context, c.context.call, c.context.ends, c.by = r.Context(), c, within, by
 	*r = *r.WithContext(&c.context)
 	if r.Method == http.MethodConnect {
+		defer func(body io.ReadCloser) { r.Body = body }(r.Body) // an error route may have a tunnel, too
 		r.Body = tunnelBody{r.Body, c}
 	}
 	returned := false // without an error

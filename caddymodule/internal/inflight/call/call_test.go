@@ -381,6 +381,7 @@ func TestAnExtendedConnect(t *testing.T) {
 		o, repl := new(over), caddy.NewReplacer()
 		r := httptest.NewRequest(http.MethodConnect, "/", strings.NewReader("hello")).WithContext(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
 		r.ProtoMajor = 2
+		sent := r.Body
 		err := Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 			before := string(check.Must(io.ReadAll(r.Body))(t))
 			repl.Set("http.reverse_proxy.status_code", test.upstream)
@@ -390,6 +391,7 @@ func TestAnExtendedConnect(t *testing.T) {
 			return nil
 		}), with(t, Options{Served: o.served}))
 		check.That(t, err == nil && o.Load(), "%d: got %v, want the slot given back at the end", test.upstream, err)
+		check.That(t, r.Body == sent, "%d: want the body left to an error route, which may tunnel, too", test.upstream)
 	}
 }
 
