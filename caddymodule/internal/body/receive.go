@@ -78,7 +78,10 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 	switch {
 	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrNoRoom):
 		kept = true
-		r.Body = &begun{io.MultiReader(b, r.Body), b, r.Body}
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(b, r.Body), r.Body}
 		return b, err
 	case err != nil:
 		return b, err
@@ -226,19 +229,6 @@ func (r *reader) Read(p []byte) (n int, err error) {
 		r.segment, r.from = r.segment+1, 0
 	}
 	return n, err
-}
-
-// A begun body was not received whole. It is what has been read of it, and then the rest.
-type begun struct {
-	io.Reader
-	begin *Received
-	rest  io.Closer
-}
-
-// Close implements io.Closer.
-func (b *begun) Close() error {
-	_ = b.begin.Close()
-	return b.rest.Close()
 }
 
 // Rest leaves a request without a body if an upstream has read any of it. An error route that asks

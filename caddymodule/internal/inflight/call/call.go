@@ -383,7 +383,6 @@ func (d *detached) judge() {
 	switch {
 	case own == nil || own == &d.client:
 	case d.left && d.ends:
-		own.unwatch()
 		own.cancel()
 	case d.left:
 		go own.linger(d.call.by.Exit())
