@@ -274,9 +274,6 @@ func (c *Call) writeNow(p []byte) (int, error) {
 }
 
 func (c *Call) flushNow() error {
-	if c.lost.Load() {
-		return nil
-	}
 	err := http.NewResponseController(c.ResponseWriter).Flush()
 	if response.Lost(err) {
 		c.lose()
