@@ -179,6 +179,7 @@ func (m *Memory) save(restores bool) {
 	config := m.last
 	if config != nil {
 		m.timer.Reset(config.Every) // with mu held: a reload sets it, too
+		m.failing = m.failing && config.Snapshot == m.path
 	}
 	m.mu.Unlock()
 	if config == nil {

@@ -84,6 +84,18 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	check.Equal(t, third.Buckets()["z"], 2, "buckets, want those of the second process, which has the file by now")
 }
 
+// A file that a reload wants, and that cannot be had either, is warned of, too.
+func TestEachFileThatCannotBeHadIsWarnedOf(t *testing.T) {
+	m, logs := started(t, t.TempDir())
+	for range 2 {
+		m.Save()
+		wantLogged(t, logs, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
+		next := *m.last
+		next.Snapshot = t.TempDir()
+		m.Use(&next, 1000)
+	}
+}
+
 func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")
 	s, _ := started(t, file)
