@@ -46,6 +46,7 @@ type Memory struct {
 	writing sync.Mutex     // held while the file is used, which may take as long as the disk hangs; locked before mu
 	path    string         // of the file; empty if none is wanted
 	file    *snapshot.File // nil if it cannot be had yet
+	read    bool           // the first file that could be had; buckets are newer than any other
 	saved   uint64         // Changes() when the file was last up to date
 
 	mu       sync.Mutex
@@ -149,8 +150,7 @@ func (m *Memory) bounded(do func()) {
 // unsaved is a number that Changes never reaches.
 const unsaved = math.MaxUint64
 
-// Use keeps at most so many buckets, and saves them as a config wants it that has started. The first
-// one reads its file: later ones find buckets that are newer than any file.
+// Use keeps at most so many buckets, and saves them as a config wants it that has started.
 func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	m.mu.Lock()
 	m.SetMaxBuckets(maxBuckets)
@@ -161,18 +161,15 @@ func (m *Memory) Use(config *MemoryUse, maxBuckets int) {
 	m.mu.Unlock()
 	switch {
 	case last == nil:
-		m.save(true) // no request may come before the buckets
+		m.Save() // which restores: no request may come before the buckets
 	case last.Snapshot != config.Snapshot:
 		m.bounded(m.Save)
 	}
 }
 
 // Save writes the file of the newest config if a bucket has changed since it was written. It opens that
-// first if it is another one, or could not be had before.
-func (m *Memory) Save() { m.save(false) }
-
-// save is Save, or restores what the file has.
-func (m *Memory) save(restores bool) {
+// before if it is another one, or could not be had yet, and restores the first one that it has.
+func (m *Memory) Save() {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	m.mu.Lock()
@@ -196,11 +193,14 @@ func (m *Memory) save(restores bool) {
 	if m.file == nil {
 		m.file, err = snapshot.Open(m.path)
 	}
-	switch {
-	case err != nil:
-	case restores:
+	if err == nil && !m.read {
+		none := changes == 0
 		m.restore(config, logger)
-	case changes != m.saved:
+		if changes = m.Changes(); none {
+			m.saved = changes // a config that fails to start changes nothing
+		}
+	}
+	if err == nil && changes != m.saved {
 		if err = m.file.Write(m.WriteSnapshot); err == nil {
 			m.saved = changes
 		}
@@ -222,10 +222,10 @@ func (m *Memory) save(restores bool) {
 
 // restore restores the buckets of the file. writing is held.
 func (m *Memory) restore(config *MemoryUse, logger *zap.Logger) {
+	m.read = true
 	err := m.file.Load(func(content []byte) error {
 		found, err := m.ReadSnapshot(content, config.Restored)
 		if err == nil {
-			m.saved = m.Changes() // a config that fails to start changes nothing
 			logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
 				zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
 		}

@@ -54,6 +54,7 @@ func TestAReloadToAnotherFileWaitsForNoDiskThatHangs(t *testing.T) {
 	for _, hangs := range []string{"old.lock", "new.lock"} {
 		dir := t.TempDir()
 		m, logs := started(t, "")
+		pour(t, m, "a")
 		m.patience = time.Nanosecond
 		check.OK(t, syscall.Mkfifo(filepath.Join(dir, hangs), 0o600))
 		for _, name := range []string{"old", "new"} {

@@ -78,10 +78,10 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	check.Equal(t, third.Buckets()["z"], 1, "buckets, want the one of the first process")
 	third.end()
 	second.Save()
-	wantLogged(t, logs, "info: the snapshot is written again")
+	wantLogged(t, logs, "info: buckets were restored", "info: the snapshot is written again")
 	second.end()
 	third, _ = started(t, file)
-	check.Equal(t, third.Buckets()["z"], 2, "buckets, want those of the second process, which has the file by now")
+	check.Equal(t, third.Buckets()["z"], 3, "buckets, want those of the first process, too: the second has taken them over")
 }
 
 // A file that a reload wants, and that cannot be had either, is warned of, too.
