@@ -36,6 +36,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
@@ -86,12 +87,8 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.logger = logger; path != "" && c.disk.path == "" {
-		all, journal := c.disk.open(path, logger)
-		for _, k := range all {
-			c.records[k.Name] = k
-		}
-		c.apply(all, time.Now())
-		c.note(journal...)
+		c.disk.path = path
+		c.opened(open(path, logger))
 	}
 	if registry != c.registry {
 		c.registry, c.seen, c.err, c.skipped = registry, unread, nil, 0
@@ -105,10 +102,27 @@ func (c *Copy) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.kept()
-	file := c.disk.file
-	if c.disk.file = nil; c.disk.writing == nil { // else the write closes it
-		file.Close()
+	if c.disk.path = ""; c.disk.writing == nil { // else the write closes it
+		c.disk.file.Close()
 	}
+}
+
+// opened has the file, and takes over what it says: if another process had it before, its changes, too.
+// mu is held.
+func (c *Copy) opened(file *snapshot.File, all []*record, journal []override.Change, err error) {
+	all = slices.DeleteFunc(all, func(k *record) bool {
+		own := c.records[k.Name]
+		return own != nil && own.Number >= k.Number
+	})
+	for _, k := range all {
+		c.records[k.Name] = k
+	}
+	c.apply(all, time.Now())
+	own := c.journal
+	c.journal = journal
+	c.note(own...)
+	c.disk.file = file
+	c.disk.note(err, c.logger)
 }
 
 // save has the file written after a change. mu is held.
@@ -117,26 +131,32 @@ func (c *Copy) save() {
 	c.write()
 }
 
-// write has the file written in the background if it lacks a change: a disk may hang, and nobody who
-// holds mu may wait for it. mu is held.
+// write has the file written in the background if it lacks a change, or opened if it could not be had: a
+// disk may hang, and nobody who holds mu may wait for it. mu is held.
 func (c *Copy) write() {
 	d := &c.disk
-	if d.file == nil || d.writing != nil || d.has == d.changed {
+	if d.path == "" || d.writing != nil || d.file != nil && d.has == d.changed {
 		return
 	}
-	file, written, changed := d.file, make(chan struct{}), d.changed
+	path, file, written, changed, logger := d.path, d.file, make(chan struct{}), d.changed, c.logger
 	all, journal := slices.Collect(maps.Values(c.records)), slices.Clone(c.journal)
 	d.writing = written
 	go func() {
-		err := writeFile(file, all, journal)
+		opens, err := file == nil, error(nil)
+		if opens {
+			file, all, journal, err = open(path, logger)
+		} else {
+			err = writeFile(file, all, journal)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		d.noteWrite(err, c.logger)
-		if err == nil {
+		if opens {
+			c.opened(file, all, journal, err)
+		} else if d.note(err, c.logger); err == nil {
 			d.has = changed
 		}
 		close(written)
-		if d.writing = nil; d.file == nil {
+		if d.writing = nil; d.path == "" {
 			file.Close()
 		} else if err == nil {
 			c.write() // what has changed meanwhile

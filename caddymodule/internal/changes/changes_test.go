@@ -668,6 +668,31 @@ func logged() (*zap.Logger, func() []string) {
 	}
 }
 
+// TestFileOfAnother: who begins while another process has the file has it after that, with its changes.
+func TestFileOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, stop := filepath.Join(t.TempDir(), "changes.json"), make(chan struct{})
+		logger, lines := logged()
+		first, second := New(), New()
+		first.Use(nil, path, zap.NewNop(), nil)
+		second.Use(nil, path, logger, nil)
+		go second.Run(stop)
+		for i, c := range []*Copy{first, second} {
+			_, _, err := c.Change(banOf([]string{robber, other}[i], time.Hour, "alice"), "", false)
+			check.OK(t, err)
+		}
+		first.Close()
+		time.Sleep(agreed)
+		check.That(t, second.Table.Load().BannedAll(netip.MustParsePrefix(robber), time.Now()) != nil, "got no ban of the first process")
+		check.Equal(t, len(second.Journal()), 2, "lines of the journal")
+		close(stop)
+		second.Close()
+		kept, _ := os.ReadFile(path)
+		check.That(t, strings.Contains(string(kept), robber) && strings.Contains(string(kept), other), "got %s kept, want both bans", kept)
+		check.Equal(t, len(lines()), 2, "lines of the log")
+	})
+}
+
 // TestFile reads what may be in the file.
 func TestFile(t *testing.T) {
 	ban := func(number int, more string) string {

@@ -207,32 +207,30 @@ func decodeFile(raw []byte) (all []*record, journal []override.Change, skips []e
 
 // A disk keeps the changes over restarts.
 type disk struct {
-	path    string
-	file    *snapshot.File // nil if there is none
+	path    string         // empty before the first one, and once the file is given up
+	file    *snapshot.File // nil if it cannot be had yet
 	changed int            // how often something was
 	has     int            // how often, when the file was last written
-	writing chan struct{}  // closed when the file is no longer being written; nil if it is not
-	failing bool           // the last write failed, which was logged
+	writing chan struct{}  // closed when the file is no longer being written or opened; nil if it is not
+	failing bool           // the last attempt failed, which was logged
 }
 
 // open takes the file, and returns what it has. A file that cannot be used is set aside.
-func (d *disk) open(path string, logger *zap.Logger) (all []*record, journal []override.Change) {
-	logger = logger.With(zap.String("file", path))
-	var err error
-	d.path = path
-	if d.file, err = snapshot.Open(path); err != nil {
-		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.Error(err))
+func open(path string, logger *zap.Logger) (file *snapshot.File, all []*record, journal []override.Change, err error) {
+	if file, err = snapshot.Open(path); err != nil {
+		return nil, nil, nil, err
 	}
 	var skips []error
-	err = d.file.Load(func(raw []byte) (err error) {
+	unusable := file.Load(func(raw []byte) (err error) {
 		all, journal, skips, err = decodeFile(raw)
 		return err
 	})
-	if err != nil {
-		logger.Error("the copy of the changes at run time cannot be used", zap.Error(err))
+	logger = logger.With(zap.String("file", path))
+	if unusable != nil {
+		logger.Error("the copy of the changes at run time cannot be used", zap.Error(unusable))
 	}
 	logSkipped(skips, logger)
-	return all, journal
+	return file, all, journal, nil
 }
 
 // writeFile writes the file, and returns when the disk has it.
@@ -241,8 +239,8 @@ func writeFile(file *snapshot.File, all []*record, journal []override.Change) er
 	return file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content[*record]{format, all, journal}) })
 }
 
-// noteWrite notes how a write ended, and logs it if that is new.
-func (d *disk) noteWrite(err error, logger *zap.Logger) {
+// note notes how an attempt ended, and logs it if that is new.
+func (d *disk) note(err error, logger *zap.Logger) {
 	switch logger = logger.With(zap.String("file", d.path)); {
 	case err != nil && !d.failing:
 		logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them; this is tried again every second", zap.Error(err))
