@@ -337,14 +337,6 @@ const limitOf = ({ capacity, leak }) => {
 	return `${number(capacity)} ${number(leak * per)}/${unit}`;
 };
 
-// Zones are near full for a minute after a decision has left a bucket so.
-const nearFull = new Map();
-const trouble = (z) => {
-	const before = nearFull.get(z.zone), count = z.near_full ?? 0;
-	if (!before || count > before.count) nearFull.set(z.zone, { count, at: before ? now() : 0 });
-	return z.per_second.refused > 0 ? 0 : now() - nearFull.get(z.zone).at < 60e3 ? 1 : 2;
-};
-
 const admitted = (rates) => rates.admitted + rates.delayed + rates.shadow_delayed;
 
 // met says what a zone has met since the config was loaded.
@@ -461,7 +453,7 @@ const showZones = ({ zones, in_flight: limits, store, changes, overrides, warnin
 	for (const z of zones) {
 		const card = cards.get(z.zone) ?? zoneCard(z.zone);
 		cards.delete(z.zone);
-		let group = trouble(z);
+		let group = z.per_second.refused > 0 ? 0 : 1;
 		// A card that somebody uses stays where it is.
 		if (card.isConnected && card.matches(":hover, :focus-within")) group = groups.findIndex((g) => g.contains(card));
 		const box = groups[group].lastElementChild, place = places[group]++;

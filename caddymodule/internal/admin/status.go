@@ -35,7 +35,7 @@ func answerZones(e *engine.Engine) any {
 	for _, z := range allZones(e) {
 		s := wire.ZoneStatus{
 			Zone: z.Name, Decided: decided(z.Name, z.Mode(set, now)),
-			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, NearFull: z.Counts.NearFull(),
+			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak,
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 			Facts: z.Counts.Facts(),
 		}

@@ -30,15 +30,6 @@ func TestThePeopleTableIsBounded(t *testing.T) {
 	check.Equal(t, counted, mostPeople)
 }
 
-func TestBucketsThatAreNearlyFullAreCounted(t *testing.T) {
-	counts := Counts{levels: Levels.WithLabelValues("nearly")}
-	t.Cleanup(func() { DeleteSeries("nearly") })
-	for _, fraction := range []float64{0, .1, .9, .91, 1, 1.5} {
-		counts.levels.Observe(fraction)
-	}
-	check.Equal(t, counts.NearFull(), 3, "buckets above 0.9")
-}
-
 func TestPlotsShowTheLastMinutes(t *testing.T) {
 	var r Rates
 	for i := range samplesKept {

@@ -5,9 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -77,17 +74,6 @@ func (t *Counts) Facts() Facts {
 		shown.Devices = new(m.counts[limit.CountDevice].Load())
 	}
 	return shown
-}
-
-// nearFull is how full a bucket is that is nearly full, the last bound of Levels but one.
-const nearFull = .9
-
-// NearFull returns after how many decisions the bucket was fuller than that.
-func (t *Counts) NearFull() uint64 {
-	m := new(dto.Metric)
-	_ = t.levels.(prometheus.Metric).Write(m) // which fails for invalid metrics only
-	bounds := m.GetHistogram().GetBucket()
-	return m.GetHistogram().GetSampleCount() - bounds[len(bounds)-2].GetCumulativeCount()
 }
 
 // Settled implements limit.Reporter.

@@ -54,7 +54,7 @@ var (
 
 	// Levels of debts alone are above 1. A level that stands for many requests is observed as often.
 	Levels = NewHistograms("level_ratio",
-		"How full buckets were after each decision, as a fraction of their capacity.", []float64{.1, .2, .3, .4, .5, .6, .7, .8, nearFull, 1}, "zone")
+		"How full buckets were after each decision, as a fraction of their capacity.", []float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}, "zone")
 
 	StoreSeconds = NewHistograms("store_seconds",
 		"How long calls of the shared store took, failed ones too, in seconds.", []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}, "store")

@@ -73,10 +73,6 @@ type ZoneStatus struct {
 
 	Limit string `json:"limit,omitempty"` // of all keys, by an override at run time
 
-	// NearFull counts decisions after which the bucket was over nine tenths full, since the
-	// process began.
-	NearFull uint64 `json:"near_full,omitempty"`
-
 	Facts telemetry.Facts `json:"since_loaded"`
 
 	Buckets     int    `json:"buckets"` // in this process's memory
