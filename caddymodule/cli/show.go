@@ -54,9 +54,6 @@ func (c *client) showChanges(of *wire.Status) {
 	if s.Pending > 0 {
 		c.printf("The store has not been told of %s yet.\n", english.Plural(s.Pending, "change", ""))
 	}
-	if s.Skipped > 0 {
-		c.printf("The store has %d entries that are no change this Caddy can read: see the log of Caddy.\n", s.Skipped)
-	}
 }
 
 func (c *client) showZones(zones []wire.ZoneStatus) {

@@ -385,11 +385,10 @@ const showZone = (card, z) => {
 };
 
 // changesText says how this Caddy and the store agree on changes at run time.
-const changesText = ({ pending, skipped, error }) => {
+const changesText = ({ pending, error }) => {
 	const told = [];
 	if (error) told.push(`Changes do not reach other Caddys now: ${visible(error)}.`);
 	if (pending) told.push(`Not in the store yet: ${counted(pending, "change")}.`);
-	if (skipped) told.push(`Skipped ${skipped} entries of the store that this Caddy cannot read: see its log.`);
 	return told;
 };
 

@@ -69,7 +69,7 @@ type Copy struct {
 	registry store.Registry // nil if there is none
 	seen     int64          // the mark of the store's last write when it was read
 	err      error          // of the last call
-	skipped  int            // texts of the store
+	skipped  int            // texts of the store, which the log has
 	onRead   func()         // called once the store was read, and nil from then on
 }
 
@@ -314,7 +314,6 @@ func (c *Copy) Journal() []override.Change {
 // A State is how a copy and its store agree.
 type State struct {
 	Pending int    `json:"pending,omitempty"` // changes that the store does not have yet
-	Skipped int    `json:"skipped,omitempty"` // what the store has and is no change that this Caddy can read: see the log
 	Error   string `json:"error,omitempty"`   // of the last call
 }
 
@@ -325,7 +324,7 @@ func (c *Copy) State() *State {
 	if c.registry == nil {
 		return nil
 	}
-	s := &State{Pending: len(c.records.pending()), Skipped: c.skipped}
+	s := &State{Pending: len(c.records.pending())}
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}

@@ -533,7 +533,7 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 			check.Equal(t, numberOf(one, network), highest[network], "seed %d, node %d, %s: the highest number", seed, i, network)
 		}
 		state := one.State()
-		check.That(t, state.Pending == 0 && state.Error == "" && state.Skipped == 0, "seed %d, node %d: got %+v, want all told", seed, i, state)
+		check.That(t, state.Pending == 0 && state.Error == "", "seed %d, node %d: got %+v, want all told", seed, i, state)
 	}
 	look()
 	fresh.kill()
@@ -800,10 +800,8 @@ func TestForeign(t *testing.T) {
 		s.last++ // as if another had written
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
-		state := n.State()
-		check.That(t, state.Skipped == len(junk)-1, "got %+v, want %d skipped", state, len(junk)-1)
 		got := lines()
-		if len(got) != 2 || !strings.Contains(got[1], "skipping") { // with one of ours, and without
+		if len(got) != 2 || !strings.Contains(got[1], "skipping") || !strings.Contains(got[1], fmt.Sprint("count:", len(junk)-1)) { // with one of ours, and without
 			t.Errorf("got the log %q, want two lines", got)
 		}
 		n.kill()
