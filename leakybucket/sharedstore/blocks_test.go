@@ -2,6 +2,7 @@ package sharedstore
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,16 +24,17 @@ func TestConfirm(t *testing.T) {
 	const length = 10 * time.Minute
 	onNode(t, "once a second", Options{}, func(t *testing.T, n *node) {
 		n.wantAdmitted(2, blocked(1), 1)
+		n.remote.slow.Store(int64(time.Millisecond)) // so that all want to know while one asks
 		before := n.remote.takes.Load()
 		for range 10 {
+			c := blocked(1)
+			rest, _ := n.known(c)
+			check.That(t, rest != 0, "got no block, want the one that runs")
+			var all sync.WaitGroup
 			for range 100 {
-				c := blocked(1)
-				if rest, current := n.known(c); rest == 0 {
-					t.Fatal("got no block, want the one that runs")
-				} else if !current {
-					n.Confirm(t.Context(), &c)
-				}
+				all.Go(func() { n.Confirm(t.Context(), &c) })
 			}
+			all.Wait()
 			time.Sleep(time.Second)
 		}
 		check.Equal(t, n.remote.takes.Load()-before, 9, "times the store was asked in ten seconds, want once a second after the first")
