@@ -1,3 +1,5 @@
+//go:build gc && !purego
+
 package memstore
 
 // prefetch has the home of a hash and its tag come into the cache while the clock is read, which is most

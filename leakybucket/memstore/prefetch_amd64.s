@@ -1,3 +1,5 @@
+//go:build gc && !purego
+
 #include "go_asm.h"
 #include "textflag.h"
 
@@ -10,7 +12,7 @@ TEXT ·prefetch(SB), NOSPLIT, $0-16
 	SHRQ  $32, CX
 	MOVQ  shard_tags(DI), BX
 	PREFETCHT0 (BX)(CX*1)
-	SHLQ  $6, CX // the size of a slot
+	IMULQ $slot__size, CX
 	MOVQ  shard_slots(DI), AX
 	PREFETCHT0 (AX)(CX*1)
 	RET
