@@ -73,13 +73,13 @@ func (c *Charge) longestDrain() Instant {
 
 // redate drops what a clock that was later set far back has left too far ahead. A
 // level further ahead than a full bucket in debt takes to empty becomes one of
-// now. A block that ends further ahead than its length is over.
+// now. A block that ends further ahead than its length is over. Both have mostAhead besides.
 func (c *Charge) redate(s *State, now Instant) (changed bool) {
 	if at := s.At; at > now {
 		c.Limit.redate(s, c.Debt, now)
 		changed = s.At != at
 	}
-	if c.Block != nil && s.BlockedUntil-now > cmp.Or(c.Block.length(s.Step), c.longestDrain()) {
+	if c.Block != nil && s.BlockedUntil-now-mostAhead > cmp.Or(c.Block.length(s.Step), c.longestDrain()) {
 		s.BlockedUntil, s.Step = 0, 0
 		changed = true
 	}

@@ -47,6 +47,10 @@ const (
 	tolerance = 1e-9
 
 	longestDrain = 20 * 365 * 24 * time.Hour
+
+	// mostAhead is how far ahead the clock of another process that writes the same buckets may be. A
+	// bucket that drains sooner must not drain anew each time that it is seen by both.
+	mostAhead Instant = 1e6
 )
 
 // A Limit says how much a bucket holds and how fast it drains. Capacity is the
@@ -171,7 +175,7 @@ func (s *State) level(now Instant, leak float64) float64 {
 // If the cost does not fit the state stays as it was, with two exceptions. A
 // bucket written with another leak is brought up to date and drains by this
 // limit's leak from now on. A state further ahead of now than a full bucket takes
-// to empty was written before the clock was set far back, and becomes one of now:
+// to empty, and than a second, was written before the clock was set far back, and becomes one of now:
 // otherwise a full bucket would stay full until the clock has caught up.
 //
 // Take ignores blocks. See [Charge.Take].
@@ -244,9 +248,9 @@ func (l Limit) Fits(level, cost float64) bool {
 }
 
 // redate makes s one of now, if it is further ahead than a full bucket in debt
-// takes to empty.
+// takes to empty, and than mostAhead.
 func (l *Limit) redate(s *State, debt float64, now Instant) {
-	if s.At > now && seconds(s.At-now) > (l.Capacity+debt)/l.Leak {
+	if s.At > now && seconds(s.At-now) > max(seconds(mostAhead), (l.Capacity+debt)/l.Leak) {
 		s.At = now
 	}
 }

@@ -19,9 +19,9 @@ func init() {
 }
 
 // Memcached keeps the buckets in Memcached, so that several Caddys share one limit. The clocks of
-// their hosts must agree, and a full or restarted server forgets buckets: prefer Redis where there
-// is one. Placeholders in its options, such as `{env.MEMCACHED}`, are filled in when the config is
-// loaded.
+// their hosts must agree within a second, and a full or restarted server forgets buckets: prefer
+// Redis where there is one. Placeholders in its options, such as `{env.MEMCACHED}`, are filled in
+// when the config is loaded.
 type Memcached struct {
 	// The servers, such as `127.0.0.1:11211`, or paths of Unix sockets. Required. Every Caddy must
 	// name the same ones in the same order.

@@ -11,9 +11,9 @@
 //
 // # What Memcached cannot promise
 //
-// The clock is that of each process, so their hosts need clocks that agree: one that is ahead
-// leaks buckets too early, by as much as it is ahead. A full server drops the buckets that were
-// not used for longest, and a restart drops all. Buckets cannot be listed.
+// The clock is that of each process, so their hosts need clocks that agree within a second: one that
+// is ahead leaks buckets too early, by as much as it is ahead. A full server drops the buckets that
+// were not used for longest, and a restart drops all. Buckets cannot be listed.
 //
 // # Names
 //

@@ -137,7 +137,7 @@ end
 -- redate dates a bucket as of now if a clock, since set back, left it further
 -- ahead than anything that can still be true.
 local function redate(b, t)
-	if b.at > now and (b.at - now) / 1e6 > t.drain then
+	if b.at > now and (b.at - now) / 1e6 > max(1, t.drain) then
 		b.at, b.written = now, t
 	end
 	if t.steps and b.blocked > now then
@@ -145,7 +145,7 @@ local function redate(b, t)
 		if longest == 0 then
 			longest = micro(t.drain)
 		end
-		if b.blocked - now > longest then
+		if b.blocked - now - 1e6 > longest then
 			b.blocked, b.step, b.written = 0, 0, t
 		end
 	end

@@ -208,8 +208,10 @@ func blockAndClockBack(tb testing.TB, open Open) {
 	s.blocked(hammered(1), 5, 80*time.Second)
 	s.at(20 * time.Second)
 	s.blocked(hammered(1), 10, 80*time.Second)
+	s.at(19 * time.Second) // by the clock of another process
+	s.blocked(hammered(1), 10, 80*time.Second)
 
-	for _, back := range []time.Duration{time.Millisecond, time.Hour, 366 * 24 * time.Hour} {
+	for _, back := range []time.Duration{time.Second + time.Microsecond, time.Hour, 366 * 24 * time.Hour} {
 		now := 20*time.Second - back
 		for _, look := range []func(s *subject){
 			func(s *subject) { s.refuses(hammered(20), 10) },
@@ -233,7 +235,7 @@ func blockAndClockBack(tb testing.TB, open Open) {
 
 	// Without steps, it is as long as a full bucket in debt takes to empty.
 	k := func(cost float64) leakybucket.Charge { return inDebt(blocking(charge("k", limit(10, 1), cost)), 5) }
-	for back, over := range map[time.Duration]bool{time.Second: false, 4 * time.Second: false, 6 * time.Second: true, time.Hour: true} {
+	for back, over := range map[time.Duration]bool{time.Second: false, 6 * time.Second: false, 7 * time.Second: true, time.Hour: true} {
 		s := beginHeld(tb, open, Need{})
 		s.pours(k(10), 0)
 		s.begins(k(1), 10, 10*time.Second)

@@ -26,6 +26,15 @@ func clockLittleBack(tb testing.TB, open Open) {
 		s.pours(cost(5), 5)
 		s.refuses(cost(1), 10)
 	}
+	for _, apart := range []time.Duration{20 * time.Millisecond, time.Second} { // the clocks of two processes
+		k := func(cost float64) leakybucket.Charge { return charge("k", limit(10, 1000), cost) }
+		s := beginHeld(tb, open, Need{})
+		s.pours(k(10), 0)
+		for _, behind := range []time.Duration{apart, 0} {
+			s.at(-behind)
+			s.refuses(k(1), 10)
+		}
+	}
 }
 
 // clockFarBack sets the clock back by more than a full bucket takes to drain.
