@@ -77,7 +77,7 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 	r := &request{keys: []string{"k"}}
 	for _, line := range []string{
-		"", "1", "1 2", "2048 2 0", "-1 2 0", "1 NaN 0", "1 -2 0", "1 2 x", "1 2 0 3", "x 2 0", "!", "!x", "!0 why", "!2 why",
+		"", "1", "1 2", "2048 2 0", "-1 2 0", "1 NaN 0", "1 Inf 0", "1 -2 0", "1 2 -3", "0 2 9223372036854775807", "1 2 x", "1 2 0 3", "x 2 0", "!", "!x", "!0 why", "!2 why",
 	} {
 		r.reply = reply{at: 1, line: line}
 		err := r.fault()
@@ -86,7 +86,7 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 		}
 		check.Is(t, err, errGarbage, "line %q, want an error", line)
 	}
-	for _, head := range []string{"", "7", "7 ", "7 x", "7 0", "7 -5", "8 1700000000000000"} {
+	for _, head := range []string{"", "7", "7 ", "7 x", "7 0", "7 -5", "7 9223372036854775807", "8 1700000000000000"} {
 		_, err := parseHead([]string{head, "line"}, "7", 1)
 		check.That(t, err != nil, "head %q of call 7: got no error", head)
 	}

@@ -44,6 +44,9 @@ func (s *Store) sendBatch(script *rueidis.Lua, batch []*request) {
 	}
 }
 
+// instantBits are those of an instant that a script can tell exactly, and whose nanoseconds fit an int64.
+const instantBits = 53
+
 // parseHead checks that a reply is to the call with this serial and has a line
 // for each request, and returns its instant.
 func parseHead(lines []string, serial string, requests int) (leakybucket.Instant, error) {
@@ -51,8 +54,8 @@ func parseHead(lines []string, serial string, requests int) (leakybucket.Instant
 	if name != serial || len(lines) != requests+1 {
 		return 0, errGarbage
 	}
-	at, err := strconv.ParseInt(instant, 10, 64)
-	if err != nil || at <= 0 {
+	at, err := strconv.ParseUint(instant, 10, instantBits)
+	if err != nil || at == 0 {
 		return 0, errGarbage
 	}
 	return leakybucket.Instant(at), nil

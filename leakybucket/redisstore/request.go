@@ -144,8 +144,8 @@ func parseDecisions(r reply, decisions []leakybucket.Decision) error {
 		blockedText, rest, _ = strings.Cut(rest, " ")
 		flags, errFlags := strconv.ParseUint(flagsText, 10, 11) // 3 flags and a step of 8 bits
 		level, errLevel := strconv.ParseFloat(levelText, 64)
-		blocked, errBlocked := strconv.ParseInt(blockedText, 10, 64)
-		if errFlags != nil || errLevel != nil || errBlocked != nil || !(level >= 0) {
+		blocked, errBlocked := strconv.ParseUint(blockedText, 10, instantBits)
+		if errFlags != nil || errLevel != nil || errBlocked != nil || !(level >= 0 && level < 1e300) { // as bucket.lua does
 			return errGarbage
 		}
 		decisions[i] = leakybucket.Decision{
