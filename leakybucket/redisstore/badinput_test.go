@@ -107,7 +107,7 @@ func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
 	check.That(t, err == nil && len(some) == 0, "list: got %+v, %v, want it empty", some, err)
 	server.Do("set", "p:zone/far", strings.ReplaceAll("0.5 X 1 X 0", "X", strings.Repeat("9", 22))) // no int64
 	some, _, err = s.List(t.Context(), store.Filter{Zone: "zone", Scan: 1000}, "")
-	check.That(t, err == nil && len(some) == 1 && frozen.Level(some[0].State, some[0].Now) == 0.5, "list: got %+v, %v, want the level that a take finds", some, err)
+	check.That(t, err == nil && len(some) == 1 && frozen.Level(some[0].State, some[0].Now) == 0.5 && some[0].State.BlockedUntil.Sub(some[0].Now) > 0, "list: got %+v, %v, want the level that a take finds, and a block to come", some, err)
 	check.Equal(t, levelOf(t, s, charge("far", frozen, 1)), 0.5, "bucket of the far future: level")
 	check.Equal(t, server.Do("lrange", "p:zone/list", "0", "-1"), "x", "list under a bucket's key, want it as it was")
 	check.Equal(t, levelOf(t, s, charge("sound", frozen, 1)), 0, "bucket beside those: level, want nothing poured")

@@ -55,7 +55,7 @@ func parseState(text string) (state leakybucket.State, ok bool) {
 			return state, false
 		}
 	}
-	instant := func(n float64) leakybucket.Instant { return leakybucket.Instant(min(n, 1<<62)) }
+	instant := func(n float64) leakybucket.Instant { return leakybucket.Instant(min(n, 1<<instantBits)) }
 	return leakybucket.State{
 		Level: numbers[0], At: instant(numbers[1]), Leak: numbers[2],
 		BlockedUntil: instant(numbers[3]), Step: uint8(numbers[4]),
