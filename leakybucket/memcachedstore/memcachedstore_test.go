@@ -88,7 +88,7 @@ func TestWhatIsNoBucket(t *testing.T) {
 	server := servertest.StartMemcached(t)
 	s := open(t, server, "p")
 	c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1}
-	for _, text := range []string{"", "junk", "NaN 1 1 0 0", "-1 1 1 0 0", "1 1 1 0", "1 1 1 0 256", "1 x 1 0 0"} {
+	for _, text := range []string{"", "junk", "NaN 1 1 0 0", "-1 1 1 0 0", "1 1 1 0", "1 1 1 0 256", "1 x 1 0 0", "1 -9223372036854775808 1 0 0", "1 1 1 9223372036854775807 0"} {
 		check.OK(t, s.client.Set(&memcache.Item{Key: s.name(&c), Value: []byte(text)}))
 		check.Is(t, s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)), store.ErrBadBucket, "%q", text)
 		other := c

@@ -262,7 +262,8 @@ func format(s *leakybucket.State) []byte {
 // parse takes only what format writes.
 func parse(item *memcache.Item) (s leakybucket.State, err error) {
 	_, err = fmt.Sscanf(string(item.Value), form, &s.Level, &s.At, &s.Leak, &s.BlockedUntil, &s.Step)
-	if err != nil || !bytes.Equal(format(&s), item.Value) || !(0 <= s.Level && s.Level <= math.MaxFloat64) || !(0 <= s.Leak && s.Leak <= math.MaxFloat64) {
+	if err != nil || !bytes.Equal(format(&s), item.Value) || !(0 <= s.Level && s.Level <= math.MaxFloat64) || !(0 <= s.Leak && s.Leak <= math.MaxFloat64) ||
+		uint64(s.At|s.BlockedUntil) >= 1<<53 { // their differences would not fit a time.Duration
 		return s, fmt.Errorf("reading %.80q: %.80q: %w: delete it, or use another prefix", item.Key, item.Value, store.ErrBadBucket)
 	}
 	return s, nil
