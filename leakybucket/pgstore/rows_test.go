@@ -23,7 +23,7 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 	for i, values := range []string{
 		"'NaN', 1, 0, 0", "'Infinity', 1, 0, 0", "-5, 1, 0, 0", "1e300, 1, 0, 0",
 		"900, 9223372036854775807, 0, 0", "900, -9223372036854775808, 0, 0",
-		"0, 1, 9223372036854775807, 0", "0, 1, 1, -1", "0, 1, 1, 32767",
+		"0, 1, 9223372036854775807, 0", "0, 1, 1152921504606846976, 0", "0, 1, 1, -1", "0, 1, 1, 32767",
 	} {
 		c := charge(fmt.Sprint("k", i), 500)
 		c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}

@@ -132,7 +132,7 @@ func decodeRow(values [][]byte) (tid pgtype.TID, s leakybucket.State) {
 		Step:         uint8(step),
 		Leak:         math.Float64frombits(word(values[6])),
 	}
-	const highest, latest = 4e12, leakybucket.Instant(math.MaxInt64 / 4) // no limit allows as much
+	const highest, latest = 4e12, leakybucket.Instant(1 << 53) // no limit allows as much
 	if !(s.Level >= 0 && s.Level <= highest) || !(s.Leak >= 0 && s.Leak <= highest) ||
 		s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || step > math.MaxUint8 {
 		return tid, leakybucket.State{}
