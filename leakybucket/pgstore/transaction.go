@@ -138,7 +138,8 @@ func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 		p.add(t.store.sql["insert"], paramsOf(made, namesOf(made))...)
 	}
 	if len(updated) > 0 {
-		p.add(t.store.sql["update"], paramsOf(updated, tidsOf(updated))...)
+		tids := column(updated, func(r *row) pgtype.TID { return r.tid })
+		p.add(t.store.sql["update"], paramsOf(updated, tids)...)
 	}
 	p.add("COMMIT")
 	switch last, err := t.send(ctx, p, nil); {

@@ -82,11 +82,6 @@ func namesOf(rows []row) [][]byte {
 	return column(rows, func(r *row) []byte { return []byte(r.name) })
 }
 
-// tidsOf returns the parameter of statements that are about rows of the table.
-func tidsOf(rows []row) []pgtype.TID {
-	return column(rows, func(r *row) pgtype.TID { return r.tid })
-}
-
 // paramsOf returns the parameters of statements that write rows, which first name them.
 func paramsOf(rows []row, names any) []any {
 	return []any{
