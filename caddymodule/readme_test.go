@@ -119,6 +119,20 @@ func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	check.That(t, zones != "" && strings.Contains(whole, zones), "got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
 }
 
+// Its own zones, behind the proxies that it trusts.
+func TestTheExampleHoldsGuesses(t *testing.T) {
+	text := check.Must(os.ReadFile("../Caddyfile.example"))(t)
+	site, _, _ := strings.Cut(string(text), "# The stand-in")
+	s := servertest.Run(t, strings.NewReplacer("http://localhost:8080 {", "http:// {", "reverse_proxy localhost:8081", "respond 422").Replace(site))
+	s.From("192.0.2.1:1").WantStatuses("/users/sign_in?user[password]=x", map[int]int{422: 5, 429: 2})
+	statuses := make(map[int]int)
+	for n := range 100 {
+		proxy := s.From("10.0.0.1:1").With("X-Forwarded-For", fmt.Sprint("198.51.100.", n))
+		statuses[proxy.Get("/?username=me&password=x").Code]++
+	}
+	check.That(t, statuses[422] == 10 && statuses[429] == 90, "got %v for guesses at one account, want ten of 422 and 90 of 429", statuses)
+}
+
 // Any page can show a picture of /.env, and must not have its readers blocked.
 func TestTheProbesOfTheDocsBlockScannersAndNoBrowsers(t *testing.T) {
 	docs := check.Must(os.ReadFile("../docs/bots.md"))(t)

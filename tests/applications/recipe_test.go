@@ -145,7 +145,7 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 	root := t.TempDir()
 	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), []byte("p{}"), 0o644))
 	start := func(t *testing.T) *system.Trial {
-		return system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", system.RackSite(t).Directives)
+		return system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", system.RackSite(t))
 	}
 	logIn := func(address, account, password string) system.Request {
 		form := url.Values{"user[email]": {account}, "user[password]": {password}}

@@ -179,6 +179,21 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 	} {
 		check.That(t, seen[wanted] != 0, "no request was %s, so nothing is shown of that: %v", wanted, seen)
 	}
+	out, _, _ := runThrottle(t, "summary", "--json", log)
+	var summary struct {
+		Zones []struct {
+			Zone      string
+			Decisions map[string]int
+		}
+	}
+	check.OK(t, json.Unmarshal([]byte(out), &summary))
+	counted := make(map[string]int)
+	for _, z := range summary.Zones {
+		for decision, n := range z.Decisions {
+			counted[z.Zone+" "+decision] = n
+		}
+	}
+	check.That(t, maps.Equal(counted, seen), "got the summary %v, want %v", counted, seen)
 }
 
 // runThrottle runs a command, and returns its output, its errors and its exit code.

@@ -60,7 +60,7 @@ http://:%d {
 		}
 	}
 	%s
-}`, port, pattern, php.Directives)})
+}`, port, pattern, php)})
 			target := fmt.Sprintf("127.0.0.1:%d", port)
 
 			ran := 0

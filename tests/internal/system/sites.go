@@ -9,12 +9,6 @@ import (
 	"testing"
 )
 
-// Site is a real application server and the directives that lead to it.
-type Site struct {
-	Name       string
-	Directives string
-}
-
 // Server starts an application server for the first test that needs it, and keeps
 // it for the others.
 type Server struct {
@@ -31,16 +25,16 @@ var (
 	rackServer = Server{Start: startPuma}
 )
 
-// PHPSite is testdata/php under php-fpm.
-func PHPSite(t *testing.T) Site {
+// PHPSite returns the directives that lead to testdata/php under php-fpm.
+func PHPSite(t *testing.T) string {
 	t.Helper()
-	return Site{"php", phpServer.Use(t)}
+	return phpServer.Use(t)
 }
 
-// RackSite is testdata/rack under Puma.
-func RackSite(t *testing.T) Site {
+// RackSite returns those that lead to testdata/rack under Puma.
+func RackSite(t *testing.T) string {
 	t.Helper()
-	return Site{"rack", rackServer.Use(t)}
+	return rackServer.Use(t)
 }
 
 // Use returns the directives that lead to the server, or skips the test if it did not start.
