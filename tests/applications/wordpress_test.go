@@ -32,7 +32,6 @@ func TestWordPress(t *testing.T) {
 		{"guesses by XML-RPC", wordPressChecksFewGuessesByXMLRPC},
 		{"passwords of pages", wordPressChecksFewPasswordsOfPages},
 		{"guesses in a shop", wordPressChecksFewGuessesInAShop},
-		{"guesses behind rewrites", wordPressChecksFewGuessesBehindRewrites},
 		{"application passwords", wordPressChecksFewApplicationPasswords},
 		{"cached pages", wordPressServesCachedPagesFree},
 		{"what runs PHP", wordPressChargesWhatRunsPHP},

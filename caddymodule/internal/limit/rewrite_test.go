@@ -82,8 +82,12 @@ func TestAskingMatchersWithBothAddressesLeavesTheRequestAlone(t *testing.T) {
 }
 
 func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
-	for _, target := range []string{"/wp-login.php", "/site1/wp-login.php", "/login"} {
-		s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle /wp-login.php* login 5 5/h\nrespond ok\n}")
+	const zone = "throttle /wp-login.php* login 5 5/d\nrespond ok\n"
+	for target, site := range map[string]string{
+		"/wp-login.php": multisite + zone, "/site1/wp-login.php": multisite + zone, "/site1//wp-login.php": multisite + zone, "/login": multisite + zone,
+		"/path/wp-login.php": "handle_path /path/* {\n" + zone + "}", "/blog/wp-login.php": "handle /blog/* {\nuri strip_prefix /blog\n" + zone + "}",
+	} {
+		s := servertest.Run(t, "http:// {\n"+site+"\n}")
 		check.Equal(t, guesses(s, 12, target), 5, "%s: of 12 guesses through", target)
 		s.Stop()
 	}
