@@ -95,7 +95,9 @@ func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
 
 // A front controller reads the address as sent, so a rule about that holds behind it.
 func TestAFrontControllerReadsTheAddressAsSent(t *testing.T) {
-	s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle {\nzone login {\nmatch path /account/login*\nlimit 5 5/h\n}\nzone scripts {\nmatch path /index.php*\nlimit 1 1/h\n}\n}\nrespond ok\n}")
+	root := t.TempDir()
+	check.OK(t, os.WriteFile(filepath.Join(root, "index.php"), nil, 0o600)) // or try_files rewrites nothing
+	s := servertest.Run(t, "http:// {\nroot "+root+"\n"+multisite+"\nthrottle {\nzone login {\nmatch path /account/login*\nlimit 5 5/h\n}\nzone scripts {\nmatch path /index.php*\nlimit 1 1/h\n}\n}\nrespond ok\n}")
 	check.Equal(t, guesses(s, 12, "/account/login"), 5, "of 12 guesses through")
 	s.From(servertest.Someone).WantStatuses("/page", map[int]int{http.StatusOK: 3}) // which no rule matches
 	check.Equal(t, guesses(s, 12, "/index.php"), 1, "of 12 for the script itself through")
@@ -112,7 +114,7 @@ func TestARewriteMakesNothingFree(t *testing.T) {
 		{"both", "uri strip_prefix /site1", "path /free /site1/free", "/site1/free", true},
 		{"both, by different sets", "rewrite /free /cheap", "path /free\n}\nexempt {\npath /cheap", "/free", false},
 		{"one address", "", "path /free", "/free", true},
-		{"behind a front controller", "try_files {path} /index.php", "path /free", "/free", true},
+		{"behind a front controller", "rewrite * /index.php", "path /free", "/free", true},
 		{"not, of one of them", "rewrite /x/a /b", "not path /x/*", "/x/a", false},
 		{"not, of the other", "rewrite /a /x/b", "not path /x/*", "/a", false},
 		{"an expression", "rewrite /free /b", "expression `{path} == '/free'`", "/free", false},
@@ -159,7 +161,7 @@ func TestTheDearerOfTwoAddressesIsTheCost(t *testing.T) {
 		{"rewrite /assets/x /search", "cost 0.1 {\npath /assets/*\n}\ncost 5 {\npath /search*\n}", "/assets/x", "5"},
 		{"rewrite /search /assets/x", "cost 0.1 {\npath /assets/*\n}\ncost 5 {\npath /search*\n}", "/search", "5"},
 		{"rewrite /assets/x /page", "cost 0.1 {\npath /assets/*\n}", "/assets/x", "1"},
-		{"try_files {path} /index.php", "cost 0.1 {\npath /assets/*\n}\ncost 7 {\npath /index.php*\n}", "/assets/x", "0.1"},
+		{"rewrite * /index.php", "cost 0.1 {\npath /assets/*\n}\ncost 7 {\npath /index.php*\n}", "/assets/x", "0.1"},
 		{"uri strip_prefix /x", "cost {re.n.1} {\npath_regexp n ^/x/([0-9])\n}", "/x/4", "4"},
 		{"rewrite /a/3 /b/6", "cost {re.n.1} {\npath_regexp n ^/[ab]/([0-9])\n}", "/a/3", "6"},
 	} {
