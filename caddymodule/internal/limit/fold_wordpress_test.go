@@ -168,17 +168,17 @@ func TestLettersFoldAsWordPressWritesThem(t *testing.T) {
 	php := peertest.PHP(t, "testdata/wordpress.php")
 	var texts []string
 	for r := rune(0xa0); r < 0x20000; r++ {
-		if utf8.ValidRune(r) && !unicode.Is(unicode.Co, r) {
-			texts = append(texts, fmt.Sprintf("x%cx", r))
+		if text := fmt.Sprintf("x%cx", r); utf8.ValidRune(r) && foldWordPress(text) != oddName {
+			texts = append(texts, text)
 		}
 	}
 	for _, locale := range []string{"en_US", "de_DE", "da_DK", "ca", "sr_RS"} {
 		if locale != "en_US" {
-			texts = texts[:0x2000] // languages differ in these alone
+			texts = slices.DeleteFunc(texts, func(text string) bool { return text > "x\u20a0" }) // languages differ in the others alone
 		}
 		for some := range slices.Chunk(texts, 1000) {
 			for i, name := range namesOf(t, php, locale, some) {
-				if got, want := foldWordPress(some[i]), foldWordPress(name); got != want && got != oddName {
+				if got, want := foldWordPress(some[i]), foldWordPress(name); got != want {
 					t.Errorf("%q is %q to WordPress in %s: got %q, want %q", some[i], name, locale, got, want)
 				}
 			}
