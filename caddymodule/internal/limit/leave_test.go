@@ -242,43 +242,6 @@ func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
 	}
 }
 
-// TestATunnelWorks takes the connection over as reverse_proxy does for WebSocket.
-func TestATunnelWorks(t *testing.T) {
-	known := make(chan bool, 1)
-	server, _ := listen(t, "h1", func(w http.ResponseWriter, r *http.Request) error {
-		o := new(Observer)
-		err := o.Serve(w, r, handler(func(w http.ResponseWriter, _ *http.Request) error {
-			w.Header().Set("Connection", "Upgrade")
-			w.Header().Set("Upgrade", "echo")
-			w.WriteHeader(http.StatusSwitchingProtocols)
-			conn, buffered, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			line, err := buffered.ReadString('\n')
-			_, _ = conn.Write([]byte(line))
-			return err
-		}))
-		_, told := seconds.Actual(o, limit, 1)
-		known <- told
-		return err
-	})
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	check.OK(t, err)
-	defer conn.Close()
-	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-	reader := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(reader, nil)
-	check.Assume(t, err == nil && resp.StatusCode == 101 && resp.Header.Get("Upgrade") == "echo", "got %v, %v, want 101", resp, err)
-	fmt.Fprint(conn, "hello\n")
-	line, err := reader.ReadString('\n')
-	check.That(t, line == "hello\n", "got %q, %v through the tunnel, want hello", line, err)
-	_, err = reader.ReadByte()
-	check.That(t, err == io.EOF, "got %v, want the end", err)
-	check.That(t, !<-known, "got the time known, want it unknown")
-}
-
 func TestAFileIsSentAndMeasured(t *testing.T) {
 	const size = 1 << 20
 	name := filepath.Join(t.TempDir(), "file")

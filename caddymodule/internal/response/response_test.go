@@ -53,9 +53,9 @@ func TestWhatTheHeadersOfAnAnswerSay(t *testing.T) {
 		{"a WebSocket", "GET", 1, 101, nil, says{true, true, false, -1}},
 		{"a WebSocket over HTTP/2", "CONNECT 101", 2, 200, nil, says{true, true, false, -1}},
 		{"a page for one", "CONNECT 200", 2, 200, nil, says{true, false, false, -1}},
-		{"a CONNECT that failed", "CONNECT 403", 2, 403, nil, says{true, false, false, -1}},
+		{"a CONNECT that failed", "CONNECT 101", 2, 403, nil, says{true, false, false, -1}},
 		{"a CONNECT that no upstream has seen", "CONNECT", 2, 200, nil, says{true, false, false, -1}},
-		{"an answer to a CONNECT over HTTP/1", "CONNECT", 1, 200, nil, says{true, false, false, -1}},
+		{"an answer to a CONNECT over HTTP/1", "CONNECT 101", 1, 200, nil, says{true, false, false, -1}},
 	} {
 		var w Writer
 		method, upstream, _ := strings.Cut(test.method, " ")
