@@ -112,7 +112,7 @@ func TestTheInspectorFitsEveryScreen(t *testing.T) {
 		b.Set("#why-form [name=client]", "203.0.113.7")
 		b.Run(`document.querySelector("#why-form").requestSubmit()`)
 		b.When("an answer", "document.querySelector('#why-table tbody tr')")
-	s.send("203.0.113.50", "/api?who=near", 10)
+		s.send("203.0.113.50", "/api?who=near", 10)
 		b.When("a plot", `document.querySelector('#zones path.refused[d^="M"]')`)
 		for _, width := range []int64{320, 360, 480, 704, 706, 768, 880, 990, 994, 1024, 1440, 1920, 2560} {
 			chromium.Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 800, DeviceScaleFactor: 1})
