@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -128,7 +130,7 @@ type Names map[string]Definition
 type Definition struct {
 	Kind   string // zone or in_flight
 	Text   string // canonical
-	Place  string // where it is
+	Place  string // where it is; empty in JSON
 	Global bool   // in the global options
 }
 
@@ -138,10 +140,27 @@ func (all Names) Add(name string, d Definition) error {
 	if !before {
 		all[name] = d
 	}
+	var places string
+	if d.Place != "" {
+		places = fmt.Sprintf(", %s and %s", other.Place, d.Place)
+	}
 	return cmp.Or(
-		option.Refuse("", before && other.Kind != d.Kind, "%q is the name of a zone and of an in_flight: give one of them another name, %s and %s", name, other.Place, d.Place),
-		option.Refuse("", before && other.Text != d.Text, "%s %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", d.Kind, name, other.Place, d.Place),
+		option.Refuse("", before && other.Kind != d.Kind, "%q is the name of a zone and of an in_flight: give one of them another name%s", name, places),
+		option.Refuse("", before && other.Text != d.Text, "%s %q is defined twice, and differently (%s): a name is one budget, so give one of them another name%s", d.Kind, name, d.differs(other), places),
 	)
+}
+
+// differs names the options that differ. Their values may be secret, as are keys in override.
+func (d Definition) differs(other Definition) string {
+	var one, two map[string]json.RawMessage
+	_, _ = json.Unmarshal([]byte(d.Text), &one), json.Unmarshal([]byte(other.Text), &two)
+	maps.DeleteFunc(one, func(option string, value json.RawMessage) bool {
+		same := string(value) == string(two[option])
+		delete(two, option)
+		return same
+	})
+	maps.Copy(one, two)
+	return strings.Join(slices.Sorted(maps.Keys(one)), ", ")
 }
 
 // CheckMeant refuses a name that stands alone, and which the global options don't define.

@@ -134,7 +134,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone, global bool)
 		return nil, err
 	}
 	name, text := definition.Name, definition.Definition()
-	if err = e.names.Add(name, config.Definition{Kind: "zone", Text: text, Place: text, Global: global}); err != nil || e.Zones[name] != nil {
+	if err = e.names.Add(name, config.Definition{Kind: "zone", Text: text, Global: global}); err != nil || e.Zones[name] != nil {
 		return e.Zones[name], err
 	}
 	z = &Zone{Zone: definition, Definition: text, State: JoinState(name)}
@@ -191,7 +191,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight, glo
 		return e.InFlight[definition.Name], e.names.CheckMeant("in_flight", definition.Name)
 	}
 	name, text := definition.Name, definition.Definition()
-	err := e.names.Add(name, config.Definition{Kind: "in_flight", Text: text, Place: text, Global: global})
+	err := e.names.Add(name, config.Definition{Kind: "in_flight", Text: text, Global: global})
 	if err != nil || e.InFlight[name] != nil {
 		return e.InFlight[name], err
 	}
