@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
@@ -46,7 +47,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
 	}
-	match, err := option.LoadMatch(ctx, h, h.Match)
+	match, err := loadMatch(ctx, e, h, h.Match)
 	if err != nil {
 		return err
 	}
@@ -67,6 +68,14 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.running = engine.NewHandler(ctx, e, match, zones)
 	h.running.Announces = h.RateLimitHeaders
 	return nil
+}
+
+// loadMatch loads the matcher of a directive.
+func loadMatch(ctx caddy.Context, e *engine.Engine, handler caddy.Module, raw caddyhttp.RawMatcherSets) (caddyhttp.MatcherSets, error) {
+	for _, warning := range option.Warnings(option.LeftOut(raw)) {
+		e.Warner.Warn(warning, zap.String("place", "the matcher of "+string(handler.CaddyModule().ID)))
+	}
+	return option.LoadMatch(ctx, handler, raw)
 }
 
 // answered reports whether the routes within a module handle the response of an upstream, which has read the body.
@@ -101,7 +110,7 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	match, err := option.LoadMatch(ctx, h, h.Match)
+	match, err := loadMatch(ctx, e, h, h.Match)
 	if err != nil {
 		return err
 	}

@@ -73,6 +73,9 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 		{"exempt path /wp-cron.php*", script, 1},
 		{"exempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", script, 0},
 		{"exempt path *.css", "want exempt static_files", 1},
+		{"match not path *.css", "want exempt static_files", 1},
+		{"match not path *.css\nsettle status 404 1", "want exempt static_files", 0},
+		{"match not path *.php*", "want exempt static_files", 0},
 		{"exempt header User-Agent *Googlebot*", sent, 1},
 		{"cost 0 {\npath *.css\n}\ncost 0.5 {\npath *.js\n}", "want exempt static_files", 1},
 		{"cost 0.0 {\nheader User-Agent *Googlebot*\n}", sent, 1},
@@ -100,6 +103,11 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 	} {
 		s := servertest.Run(t, mistake{in: "site", text: "in_flight php 5 {\nshare\nrank " + rank + "\n}"}.caddyfile())
 		s.Warned(t, "anybody can send the header by which clients have priority", want)
+		s.Stop()
+	}
+	for _, directive := range []string{"throttle @pages pages 5 1/s", "in_flight @pages php 5"} {
+		s := servertest.Run(t, mistake{in: "site", text: "@pages not path *.css\n" + directive}.caddyfile())
+		s.Warned(t, "want exempt static_files", 1)
 		s.Stop()
 	}
 }

@@ -101,9 +101,13 @@ func (z *Zone) Load(ctx caddy.Context, given Given) (err error) {
 }
 
 // Warnings says which matchers probably do not mean what they seem to. It comes before Load, after
-// which Caddy has dropped their JSON. What costs nothing is as good as exempt.
+// which Caddy has dropped their JSON. What costs nothing is as good as exempt. A zone that settles, as
+// for statuses of 404, may leave out missing files.
 func (z *Zone) Warnings() (warnings []string) {
 	free := slices.Clone(z.ExemptRaw)
+	if z.Settle == nil {
+		free = append(free, option.LeftOut(z.MatchRaw)...)
+	}
 	for i := range z.Cost {
 		if c := &z.Cost[i]; c.source == constant && c.constant == 0 {
 			free = append(free, c.MatchRaw...)

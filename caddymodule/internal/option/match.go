@@ -150,6 +150,20 @@ func Warnings(exempt caddyhttp.RawMatcherSets) (warnings []string) {
 	return warnings
 }
 
+// LeftOut returns the sets behind `not` by which a limit leaves out static files: it is as if they
+// were exempt.
+func LeftOut(match caddyhttp.RawMatcherSets) (sets caddyhttp.RawMatcherSets) {
+	for _, set := range match {
+		for _, not := range matcherIn[caddyhttp.RawMatcherSets](set, "not") {
+			paths := matcherIn[[]string](not, "path")
+			if not["file"] != nil || slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, "*.") && !strings.Contains(path, ".php") }) {
+				sets = append(sets, not)
+			}
+		}
+	}
+	return sets
+}
+
 // wordless are the matchers that mean something without a word.
 var wordless = []string{"file", "tls", "throttle_blocked"}
 
