@@ -120,7 +120,6 @@ func errTooLong(c *leakybucket.Charge) error {
 func (s *Store) takeOne(c *leakybucket.Charge, d *leakybucket.Decision) {
 	hash := s.hasher.charge(c)
 	sh := &s.shards[hash>>s.shift]
-	prefetch(sh, hash)
 	now := s.lockOne(sh)
 	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
 	if !kept || !plain(c) || !sh.slots[at].plain(c.Limit.Leak, now) {
@@ -151,7 +150,6 @@ func (z *zone) Take(key string, capacity, leak, cost float64) (level float64, at
 	s, limit := z.store, leakybucket.Limit{Capacity: capacity, Leak: leak}
 	hash := z.hash ^ maphash.String(s.hasher.key, key)
 	sh := &s.shards[hash>>s.shift]
-	prefetch(sh, hash)
 	now := s.lockOne(sh)
 	in, kept := sh.find(hash, z.name, key, false)
 	if !kept || !sh.slots[in].plain(leak, now) {
@@ -219,9 +217,6 @@ func (s *Store) nextShard(hashes []uint64, above int) (next int) {
 // lock locks the shards of several charges, lowest first, so that no two takes can wait for each
 // other, and returns the time.
 func (s *Store) lock(hashes []uint64) leakybucket.Instant {
-	for _, hash := range hashes {
-		prefetch(&s.shards[hash>>s.shift], hash)
-	}
 	for i := s.nextShard(hashes, -1); i < len(s.shards); i = s.nextShard(hashes, i) {
 		s.shards[i].mu.Lock()
 	}
@@ -379,7 +374,6 @@ type change func(state leakybucket.State, kept bool, now leakybucket.Instant) (c
 func (s *Store) update(c *leakybucket.Charge, reserved int, f change) {
 	hash := s.hasher.charge(c)
 	sh := &s.shards[hash>>s.shift]
-	prefetch(sh, hash)
 	now := s.lockOne(sh)
 	at, kept := sh.find(hash, c.Zone, c.Key, c.Shadow)
 	s.updateIn(sh, hash, at, kept, c, now, reserved, f)

@@ -41,18 +41,18 @@ var slash = []byte{'/'}
 //
 // bench/README.md has the layouts that were measured and lost.
 type shard struct {
-	// What takes write is in one cache line, and most of what they read in the next.
+	// What takes write, and most of what they read, is in two cache lines.
 	mu      sync.Mutex
 	decided leakybucket.Instant // the last one: those of decisions have the order of the lock
 	changes uint64              // writes and removals, for snapshots
-	count   int                 // buckets
-	hand    int                 // the group to look at next
-	zones   []zoneCount         // by number; the first is spelledZone
+	slots   []slot
+	count   int // buckets
+	hand    int // the group to look at next
 
-	tags   []uint8 // a part of the hash of each slot; 0 where that is free
-	slots  []slot
-	room   *room // of the store
-	number int   // of the shard in it
+	tags   []uint8     // a part of the hash of each slot; 0 where that is free
+	zones  []zoneCount // by number; the first is spelledZone
+	room   *room       // of the store
+	number int         // of the shard in it
 
 	// soonest is, for each group of slots, an instant before which none of its
 	// buckets may be forgotten. Pouring only moves that instant away, so the

@@ -1,5 +1,0 @@
-//go:build !amd64 || !gc || purego
-
-package memstore
-
-func prefetch(*shard, uint64) {}
