@@ -64,6 +64,33 @@ func eventually(tb testing.TB, what string, so func() bool) {
 	}
 }
 
+func TestThreeInstancesShareOneBucket(t *testing.T) { shareABucket(t, sharedServer(t).URL()) }
+
+func shareABucket(t *testing.T, url string) {
+	t.Helper()
+	const instances, callers, takes = 3, 8, 40
+	table := unique("shared")
+	var stores [instances]*Store
+	for i := range stores {
+		stores[i] = openStore(t, patient(url), Options{Table: table, OnError: failOn(t)})
+	}
+	var poured atomic.Int64
+	var wg sync.WaitGroup
+	for i := range instances * callers {
+		wg.Go(func() {
+			for range takes {
+				d, err := take(context.Background(), stores[i%instances], charge("one", 2))
+				check.NoError(t, err, "taking a charge")
+				if d.Poured {
+					poured.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	check.Equal(t, poured.Load(), int64(lasting.Capacity/2), "poured by three instances into one bucket: charges of 2")
+}
+
 // The suite's windows are looked at through three instances in turn.
 func TestTheContractHoldsAcrossInstances(t *testing.T) {
 	if testing.Short() {

@@ -136,11 +136,13 @@ func TestASettlementOfNothingWritesNoRow(t *testing.T) {
 }
 
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIPPED: the whole suite once more; run without -short")
-	}
+	server := sharedServer(t)
 	// Fewer sessions than connections, so that they change hands all the time.
-	url := sharedServer(t).Bouncer(t, 2)
+	url := server.Bouncer(t, 2)
+	if testing.Short() {
+		shareABucket(t, url)
+		return
+	}
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 		s := openStore(tb, patient(url), Options{Table: unique("bounced"), OnError: failOn(tb)})
 		return s, s.hold

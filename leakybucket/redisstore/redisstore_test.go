@@ -111,11 +111,36 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	}
 }
 
-// The clock of the store's process does not matter: nothing it sends depends on it.
-func TestTheTimeIsTheServers(t *testing.T) {
-	server, s := start(t, Options{})
-	check.Need(t, s.now(), "", "what a store says of the time")
-	d := mustTake(t, s, charge("k", frozen, 1))
+// TestThreeStoresAreOne has three stores, which Redis cannot tell from three
+// processes. They send no time, so their clocks do not matter.
+func TestThreeStoresAreOne(t *testing.T) {
+	server := servertest.StartRedis(t)
+	var stores [3]*Store
+	for i := range stores {
+		stores[i] = open(t, "redis://"+server.Addr, Options{})
+		check.Need(t, stores[i].now(), "", "what a store says of the time")
+	}
+	limit := leakybucket.Limit{Capacity: 100, Leak: 1e-4}
+	var poured [3]int
+	var wg sync.WaitGroup
+	for i, s := range stores {
+		wg.Go(func() {
+			for range 100 {
+				d, err := takeWithin(s, charge("k", limit, 1), patience)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d.Poured {
+					poured[i]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	sum := poured[0] + poured[1] + poured[2]
+	check.That(t, sum == 100, "poured by three stores into a bucket of 100: got %v, want 100 in all", poured)
+	d := mustTake(t, stores[0], charge("k", limit, 1))
 	seconds, _, _ := strings.Cut(server.Do("time"), "\n")
 	want, err := strconv.ParseInt(seconds, 10, 64)
 	check.That(t, err == nil && math.Abs(float64(d.At)/1e6-float64(want)) <= 5, "instant of a decision: got %d, want the server's time %s", d.At, seconds)

@@ -46,7 +46,7 @@ type Memory struct {
 	writing sync.Mutex     // held while the file is used, which may take as long as the disk hangs; locked before mu
 	path    string         // of the file; empty if none is wanted
 	file    *snapshot.File // nil if it cannot be had yet
-	read    bool           // the first file that could be had; buckets are newer than any other
+	read    bool           // a file was; those that come later are older than the buckets
 	saved   uint64         // Changes() when the file was last up to date
 
 	mu       sync.Mutex

@@ -296,7 +296,7 @@ const Patience = 5 * time.Minute
 // patience is over, or the process ends. The client is watched from when somebody first asks for
 // that. When the upstream is done, what has asked by then is canceled, and the context is the client's.
 type detached struct {
-	client own
+	client own // which is never canceled here
 	call   *Call
 
 	own atomic.Pointer[own] // nil before somebody asks, and that of the client when the upstream is done
